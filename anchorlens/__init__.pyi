@@ -6,6 +6,7 @@ from .models.card import ModelCard, model_card
 from .models.load import load_model
 from .models.names import known_models
 from .models.size import ModelSize, model_size
+from .probing.cross_fitting import CrossFittedProbes
 from .probing.probes import LayerProbes, TruthProbe
 from .prompts.pairs import PairData, load_pairs
 from .protocols.answer_only.spec import AnswerOnly
@@ -36,6 +37,7 @@ __all__ = [
     "AnswerOnly",
     "CheckError",
     "Comparison",
+    "CrossFittedProbes",
     "DatasetSpec",
     "EmptySweepError",
     "Example",

@@ -58,8 +58,8 @@ LATER = "later"
 ENGINES = ("cone", "reference")
 
 SPLITS = ("train", "validation", "test")
-FRACTIONS = (0.45, 0.15, 0.4)
-"""Shares of training, validation and test questions."""
+SHARES = {"train": 0.45, "validation": 0.15, "test": 0.4}
+"""Shares of the questions with one split."""
 
 _DRAW_LABELS = {"exact_question": "question", "pre_answer": "answer_site", "pre_answer_all": "answer_site_all"}
 

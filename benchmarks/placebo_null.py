@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.fit_probes import DRAWS, SHUFFLED, fit_placebo_probes, match_confidence
 from anchorlens.probing.probes import LayerProbes, fit_layers
 from anchorlens.probing.truth_rows import TruthRows
@@ -48,7 +49,7 @@ def made_rows(split: Sequence[str]) -> TruthRows:
             )
             for answer in answers
         ]
-    return TruthRows(tuple(rows), tuple(part for part in split for _ in (0, 1)), ())
+    return TruthRows(tuple(rows), (tuple(part for part in split for _ in (0, 1)),), ())
 
 
 def shuffled_over_rows(rows: TruthRows, rng: np.random.Generator) -> Array:
@@ -62,7 +63,7 @@ def shuffled_over_rows(rows: TruthRows, rng: np.random.Generator) -> Array:
     return labels
 
 
-def gap(probes: LayerProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Tensor, draws: Resamples) -> tuple[float, Array]:
+def gap(probes: CrossFittedProbes, rows: TruthRows, clean: torch.Tensor, cut: torch.Tensor, draws: Resamples) -> tuple[float, Array]:
     """Compute the gap Q minus A of one probe at its only layer, with its resamples."""
     test = rows.of("test")
     ids, labels = [rows.question_ids[i] for i in test], rows.labels[test]
@@ -83,19 +84,20 @@ def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
     ids = [rows.question_ids[i] for i in rows.of("test")]
     draws = Resamples.of(ids, n_resamples=300, seed=seed)
     read = fit_layers([0], clean, rows.labels, rows.question_ids, rows.split)
+    fitted = CrossFittedProbes((read,))
 
     def over_rows() -> LayerProbes:
         return fit_layers([0], clean, shuffled_over_rows(rows, rng), rows.question_ids, rows.split, like=read)
 
-    within = [p for name, p in fit_placebo_probes(rows, [0], clean, read, seed=seed).items() if name.startswith(SHUFFLED)]
+    within = [p for name, p in fit_placebo_probes(rows, [0], clean, fitted, seed=seed).items() if name.startswith(SHUFFLED)]
     over = [over_rows() for _ in range(DRAWS)]
     placebos = {
-        "over rows, one draw": over[:1],
-        "over rows, several draws, rescaled": [match_confidence(p, read, rows, [0], clean) for p in over],
+        "over rows, one draw": [CrossFittedProbes((over[0],))],
+        "over rows, several draws, rescaled": [CrossFittedProbes((match_confidence(p, read, rows, [0], clean),)) for p in over],
         "within questions, one draw": within[:1],
         "within questions, several draws": within,
     }
-    value, many = gap(read, rows, clean, cut, draws)
+    value, many = gap(fitted, rows, clean, cut, draws)
     found: dict[str, tuple[float, float]] = {}
     for name, probes in placebos.items():
         gaps = [gap(p, rows, clean, cut, draws) for p in probes]

@@ -37,7 +37,8 @@ class KnockoutRecompute:
                 base["run_id"], base["example_id"], base["token_ids"], base["positions"], strict=True
             )
         }
-        self.probe_layer, self.probes, self.streams = {}, {}, {}
+        self.probe_layer, self.probes, self.seen, self.streams = {}, {}, {}, {}
+        self.question = dict(zip(base["example_id"], base["question_id"], strict=True))
         for sweep in json.loads((run / "run.json").read_text(encoding="utf8"))["sweeps"]:
             config, run_id = sweep["config"], sweep["run_id"]
             assert {name: config[name] for name in PLAIN} == PLAIN
@@ -46,8 +47,8 @@ class KnockoutRecompute:
             self.probe_layer[run_id] = sweep["probe"]["probe_layer"]
             self.probes[run_id] = load_file(run / "probes" / run_id / "probes.safetensors")
             said = json.loads((run / "probes" / run_id / "probes.json").read_text(encoding="utf8"))
-            assert said["site"] == "resid_post"
-            assert set(said["layers"]) == {name.split(".")[0] for name in self.probes[run_id]}
+            assert {one["site"] for one in said["splits"]} == {"resid_post"}
+            self.seen[run_id] = [frozenset(one["train_questions"]) for one in said["splits"]]
 
     def stream(self, run_id: str, example_id: str, control: str | None) -> list[np.ndarray]:
         """What leaves every block at the last exact answer token; ``control`` None: nothing is cut."""
@@ -80,7 +81,10 @@ class KnockoutRecompute:
 
     def p(self, run_id: str, example_id: str, control: str | None, layer: int) -> float:
         """P(hallucination), as the probe of this layer reads it."""
-        mean, scale, weights, bias = (self.probes[run_id][f"{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_"))
+        (split,) = (s for s, seen in enumerate(self.seen[run_id]) if self.question[example_id] not in seen)
+        mean, scale, weights, bias = (
+            self.probes[run_id][f"{split}.{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_")
+        )
         standard = (self.stream(run_id, example_id, control)[layer] - mean) / scale
         return 1 / (1 + math.exp(-(float(np.dot(weights[0], standard)) + float(bias[0]))))
 

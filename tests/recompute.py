@@ -101,7 +101,9 @@ class ProbeRecompute:
         self.model = model
         self.examples = pd.read_parquet(run / "examples.parquet").query("role != 'donor'").set_index("example_id")
         (sweep,) = json.loads((run / "run.json").read_text(encoding="utf8"))["sweeps"]
-        self.probes = load_file(run / "probes" / sweep["run_id"] / "probes.safetensors")
+        home = run / "probes" / sweep["run_id"]
+        self.probes = load_file(home / "probes.safetensors")
+        self.seen = [set(one["train_questions"]) for one in json.loads((home / "probes.json").read_text(encoding="utf8"))["splits"]]
         self.samples = pd.read_parquet(run / "samples.parquet")
 
     def p(self, example_id: str, layer: int) -> float:
@@ -110,7 +112,8 @@ class ProbeRecompute:
         with torch.no_grad():
             _, cache = self.model.run_with_cache(torch.tensor([list(map(int, row["token_ids"]))]), prepend_bos=False)
         state = cache["resid_post", layer][0, json.loads(row["positions"])["answer"][-1]].double().numpy()
-        mean, scale, weights, bias = (self.probes[f"{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_"))
+        (split,) = (s for s, seen in enumerate(self.seen) if row["question_id"] not in seen)
+        mean, scale, weights, bias = (self.probes[f"{split}.{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_"))
         return 1 / (1 + np.exp(-(weights[0] @ ((state - mean) / scale) + bias[0])))
 
     def check(self, cells: pd.DataFrame, atol: float) -> None:

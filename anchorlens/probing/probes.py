@@ -3,18 +3,13 @@
 Source: Orgad et al. 2025 (exact answer tokens); Luo et al. 2026.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
-from safetensors.numpy import load_file, save_file
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -27,9 +22,6 @@ from anchorlens.questions.build_rows import MORE_QUESTIONS
 from anchorlens.warn import warn
 
 Array = npt.NDArray[np.float64]
-FORMAT_VERSION = 2
-_FACTS = {key: f"{key}_" for key in ("C", "converged", "validation_auc", "validation_auc_se")}
-_WEIGHTS = ("coef_", "intercept_", "mean_", "scale_")
 
 
 class TruthProbe(ClassifierMixin, BaseEstimator):
@@ -118,7 +110,7 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: npt.ArrayLike, question_ids: Sequence[str], *, allow_seen: bool = False) -> Array:
         """Compute the log-odds of a hallucination, [row]; arguments and errors as in :meth:`predict_proba`."""
         if not hasattr(self, "coef_"):
-            raise NotFittedError("This TruthProbe is not fitted yet. Call fit, or load one with LayerProbes.load.")
+            raise NotFittedError("This TruthProbe is not fitted yet. Call fit, or load one with CrossFittedProbes.load.")
         features = np.asarray(X, dtype=np.float64)
         if features.ndim != 2 or features.shape[1] != self.n_features_in_ or len(question_ids) != len(features):
             raise InputError(
@@ -186,24 +178,19 @@ def _check_rows(x: npt.ArrayLike, y: npt.ArrayLike, question_ids: Sequence[str])
 
 @dataclass(frozen=True)
 class LayerProbes:
-    """Fitted truth probes of several layers.
-
-    ``LayerProbes.load(directory)`` reads probes written by ``probes.save(directory)``.
+    """Truth probes of several layers, fitted on one split.
 
     Attributes:
         probes: Layer -> probe.
         site: Hook site of the states, such as ``resid_post``.
         model: Name of the model.
         dataset: Name of the data set.
-        probe_layer_over_seeds: k* of bootstrap draws of the questions (:func:`~anchorlens.probing.fit_probes.fit_probes`); may be
-            empty.
     """
 
     probes: Mapping[int, TruthProbe]
     site: str = "resid_post"
     model: str = ""
     dataset: str = ""
-    probe_layer_over_seeds: tuple[int, ...] = ()
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -232,101 +219,9 @@ class LayerProbes:
         return replace(self, probes={layer: self.probes[layer] for layer in layers})
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of all weights, 12 hex digits, which identifies the probes in a record."""
-        digest = hashlib.sha256()
-        for layer in self.layers:
-            for name in _WEIGHTS:
-                digest.update(np.ascontiguousarray(getattr(self.probes[layer], name)).tobytes())
-        return digest.hexdigest()[:12]
-
-    @property
     def question_ids(self) -> frozenset[str]:
         """Training and validation questions of all probes."""
         return frozenset(q for probe in self.probes.values() for q in probe.train_questions_)
-
-    def predict(
-        self, states: Float[Tensor, "layer example d_model"], question_ids: Sequence[str], *, allow_seen: bool = False
-    ) -> Array:
-        """Compute P(hallucination) at each layer.
-
-        Args:
-            states: States at the last exact answer token, [layer example d_model], in the order of :attr:`layers`.
-            question_ids: Question of each example.
-            allow_seen: Whether to score training questions too; their scores do not generalise.
-
-        Returns:
-            Probabilities in [0, 1], [layer example].
-
-        Raises:
-            LeakError: If a probe was trained on one of these questions.
-            InputError: If the shapes disagree.
-        """
-        return np.stack(
-            [
-                self.probes[layer].predict_proba(state.numpy(), question_ids, allow_seen=allow_seen)[:, 1]
-                for layer, state in zip(self.layers, states, strict=True)
-            ]
-        )
-
-    def save(self, directory: "str | Path") -> Path:
-        """Write ``probes.safetensors`` (weights) and ``probes.json`` (all other data) to a directory and return its path."""
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        arrays = {f"{k}.{name}": np.ascontiguousarray(getattr(p, name)) for k, p in self.probes.items() for name in _WEIGHTS}
-        facts: dict[str, Any] = {}
-        for layer in self.layers:
-            values = {key: getattr(self.probes[layer], name) for key, name in _FACTS.items()}
-            # JSON has no NaN.
-            facts[str(layer)] = {key: None if v != v else v for key, v in values.items()} | self.probes[layer].get_params()
-        # Probes of one fit usually share their questions, which are then written once.
-        questions = {str(layer): self.probes[layer].train_questions_ for layer in self.layers}
-        shared = questions[str(self.layers[0])]
-        record = {
-            "format_version": FORMAT_VERSION, "site": self.site, "model": self.model, "dataset": self.dataset,
-            "probe_layer_over_seeds": list(self.probe_layer_over_seeds), "layers": facts, "train_questions": shared,
-            "train_questions_of_layer": {layer: ids for layer, ids in questions.items() if ids != shared},
-        }  # fmt: skip
-        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        save_file(arrays, folder / ".probes.safetensors.tmp")
-        (folder / ".probes.json.tmp").write_text(text, encoding="utf8")
-        for name in ("probes.safetensors", "probes.json"):
-            (folder / f".{name}.tmp").replace(folder / name)
-        return folder
-
-    @classmethod
-    def load(cls, directory: "str | Path") -> "LayerProbes":
-        """Read probes written by :meth:`save`.
-
-        Raises:
-            InputError: If the files are missing, or of another format version.
-        """
-        folder = Path(directory)
-        if not (folder / "probes.json").is_file() or not (folder / "probes.safetensors").is_file():
-            raise InputError(
-                f"directory={str(folder)!r}: probes.json or probes.safetensors is missing. Pass a directory of LayerProbes.save.",
-                argument="directory",
-            )
-        record = json.loads((folder / "probes.json").read_text(encoding="utf8"))
-        if record.get("format_version") != FORMAT_VERSION:
-            raise InputError(
-                f"directory={str(folder)!r}: the probes have format {record.get('format_version')}, this version reads "
-                f"{FORMAT_VERSION}. Fit them again.",
-                argument="directory",
-            )
-        arrays = load_file(folder / "probes.safetensors")
-        probes: dict[int, TruthProbe] = {}
-        for layer, facts in record["layers"].items():
-            penalties = facts["penalties"]
-            probe = TruthProbe(penalties=None if penalties is None else tuple(penalties), max_iter=facts["max_iter"])
-            for name in _WEIGHTS:
-                setattr(probe, name, arrays[f"{layer}.{name}"])
-            for key, name in _FACTS.items():
-                setattr(probe, name, float("nan") if facts[key] is None else facts[key])
-            probe.train_questions_ = record["train_questions_of_layer"].get(layer, record["train_questions"])
-            probe.n_features_in_, probe.classes_ = probe.coef_.shape[1], np.array([0, 1])
-            probes[int(layer)] = probe
-        return cls(probes, record["site"], record["model"], record["dataset"], tuple(record["probe_layer_over_seeds"]))
 
     def __repr__(self) -> str:
         if not self.probes:
@@ -346,11 +241,10 @@ def fit_layers(
     model: str = "",
     dataset: str = "",
     like: LayerProbes | None = None,
-    where: Sequence[int] | None = None,
 ) -> LayerProbes:
     """Fit one probe per layer on ``train`` rows, with its penalty chosen on ``validation`` rows.
 
-    ``like``: probes whose penalties are used. ``where``: index into the examples of ``states`` of each row of the other arguments.
+    ``like``: probes whose penalties are used.
     """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"
@@ -358,31 +252,30 @@ def fit_layers(
     # One thread: with more the small matrices take up to 6 times as long (measured).
     with threadpool_limits(1, "blas"):
         for layer, state in zip(layers, states, strict=True):
-            x = (state if where is None else state[list(where)]).numpy()
+            x = state.numpy()
             validation = (x[held], y[held], ids[held].tolist()) if held.any() else None
             probe = TruthProbe() if like is None else TruthProbe(penalties=(like.probes[layer].C_,))
             probes[layer] = probe.fit(x[train], y[train], question_ids=ids[train].tolist(), validation=validation)
-    if like is None:
-        _warn_of_calibration(probes)
     return LayerProbes(probes, site, model, dataset)
 
 
-def _warn_of_calibration(probes: Mapping[int, TruthProbe]) -> None:
-    """Warn of layers at which the best penalty is at the edge of the grid, or the fit did not converge."""
+def warn_of_calibration(splits: Sequence[LayerProbes]) -> None:
+    """Warn of layers at which the best penalty of a split is at the edge of the grid, or the fit did not converge."""
     consequence = (
         "probabilities may be badly calibrated. AUC and flips are valid; ΔP in points may be too small or too large, so do not "
         f"compare its size between layers. Use {MORE_QUESTIONS}, or leave these layers out."
     )
-    edge = [k for k, p in probes.items() if p.C_ in (GRID[0], GRID[-1]) and p.validation_auc_ - 2 * p.validation_auc_se_ > 0.5]
+    fits = [(k, p) for one in splits for k, p in one.probes.items()]
+    edge = {k for k, p in fits if p.C_ in (GRID[0], GRID[-1]) and p.validation_auc_ - 2 * p.validation_auc_se_ > 0.5}
     if edge:
         warn(
             f"At {_layers(edge)} the best penalty of the probe is at the edge of the grid (C = {GRID[0]:g} to {GRID[-1]:g}): "
             f"{consequence}"
         )
-    not_converged = [k for k, p in probes.items() if not p.converged_]
+    not_converged = {k for k, p in fits if not p.converged_}
     if not_converged:
         warn(f"At {_layers(not_converged)} the fit of the probe did not converge: {consequence}")
 
 
-def _layers(layers: Sequence[int]) -> str:
-    return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
+def _layers(layers: Collection[int]) -> str:
+    return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, sorted(layers)))}"

@@ -23,12 +23,12 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class TextBaseline:
-    """AUC of a text classifier on the test split, with a 95 % interval over questions."""
+    """AUC of a text classifier on the test rows, with a 95 % interval over questions."""
 
     auc: float
     ci_low: float
     ci_high: float
-    scores: Array  # P(hallucination), [row of the truth rows]; NaN outside the test split
+    scores: Array  # P(hallucination), [row of the truth rows]; NaN for rows that are not tested
 
 
 def answer_text_scores(train: Iterable[str], train_labels: npt.ArrayLike, test: Iterable[str]) -> Array:
@@ -102,19 +102,16 @@ def _cross_features(question: str, answer: str) -> list[str]:
 
 
 def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str, TextBaseline]:
-    """Fit ``answer_text_auc`` and ``qa_text_auc`` (question and answer) on train and validation rows and score the test rows."""
+    """Fit ``answer_text_auc`` and ``qa_text_auc`` (question and answer) in every split, and score its test rows."""
     pairs = [(row.question, row.answer.exact.of(row.answer.text)) for row in rows.rows]
-    train, test = rows.of("train", "validation"), rows.of("test")
-    fit, score, labels = [pairs[i] for i in train], [pairs[i] for i in test], rows.labels
-    scores = {
-        "answer_text_auc": answer_text_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score]),
-        "qa_text_auc": qa_text_scores(fit, labels[train], score),
-    }
-    draws = Resamples.of([rows.question_ids[i] for i in test], n_resamples=n_resamples, seed=seed)
-    baselines: dict[str, TextBaseline] = {}
-    for name, test_scores in scores.items():
-        band = auc_band(draws.aucs(test_scores[None], labels[test]))
-        row_scores = np.full(len(pairs), np.nan)
-        row_scores[test] = test_scores
-        baselines[name] = TextBaseline(float(band.value[0]), float(band.low[0]), float(band.high[0]), row_scores)
-    return baselines
+    labels, scores = rows.labels, np.full((2, len(pairs)), np.nan)
+    for one in rows.each:
+        train, test = one.of("train", "validation"), one.of("test")
+        fit, score = [pairs[i] for i in train], [pairs[i] for i in test]
+        scores[0, test] = answer_text_scores([answer for _, answer in fit], labels[train], [answer for _, answer in score])
+        scores[1, test] = qa_text_scores(fit, labels[train], score)
+    tested = rows.of("test")
+    draws = Resamples.of([rows.question_ids[i] for i in tested], n_resamples=n_resamples, seed=seed)
+    band = auc_band(draws.aucs(scores[:, tested], labels[tested]))
+    ends = zip(("answer_text_auc", "qa_text_auc"), band.value, band.low, band.high, scores, strict=True)
+    return {name: TextBaseline(float(auc), float(low), float(high), own) for name, auc, low, high, own in ends}

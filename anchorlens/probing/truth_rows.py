@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 
-from anchorlens.constants import SPLITS
+from anchorlens.constants import SHARES, SPLITS
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.model_answers import FEW_ROWS, generate_rows
@@ -22,11 +23,33 @@ from anchorlens.warn import warn
 
 @dataclass(frozen=True)
 class TruthRows:
-    """Token rows with labels and splits."""
+    """Token rows with labels and splits.
+
+    Attributes:
+        rows: True and false answers with their questions.
+        splits: Role of each row (``train``, ``validation``, ``test``) in each split, [split][row].
+        dropped: Examples without rows.
+    """
 
     rows: tuple[TokenRow, ...]
-    split: tuple[str, ...]  # of each row
+    splits: tuple[tuple[str, ...], ...]
     dropped: tuple[Dropped, ...]
+
+    @property
+    def each(self) -> "tuple[TruthRows, ...]":
+        """The same rows with one split each."""
+        return tuple(replace(self, splits=(roles,)) for roles in self.splits)
+
+    @property
+    def split(self) -> tuple[str, ...]:
+        """Role of each row in the only split."""
+        (roles,) = self.splits
+        return roles
+
+    @property
+    def test_split(self) -> list[int | None]:
+        """Index of the first split in which a row is tested, None for none, [row]."""
+        return [next((s for s, name in enumerate(roles) if name == "test"), None) for roles in zip(*self.splits, strict=True)]
 
     @property
     def has_generated_answers(self) -> bool:
@@ -43,45 +66,48 @@ class TruthRows:
         """Question of each row."""
         return [row.example.question_id for row in self.rows]
 
-    def of(self, *splits: str) -> list[int]:
-        """Return the indices of the rows of these splits."""
-        return [i for i, name in enumerate(self.split) if name in splits]
+    def of(self, *roles: str) -> list[int]:
+        """Return the indices of the rows that have one of these roles in any split."""
+        return [i for i, names in enumerate(zip(*self.splits, strict=True)) if not set(names).isdisjoint(roles)]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of rows in each split."""
-        counts = Counter(self.split)
-        return {name: counts[name] for name in SPLITS}
+        """Number of rows of each role in the smallest split of that role."""
+        counts = [Counter(roles) for roles in self.splits]
+        return {name: min(one[name] for one in counts) for name in SPLITS}
 
     def check(self) -> None:
         """Raise EmptySweepError if a split lacks a label; warn if it has few rows."""
-        counts = Counter(zip(self.split, (row.answer.label for row in self.rows), strict=True))
-        if all(counts[split, label] for split in SPLITS for label in (0, 1)):
+        labels = [row.answer.label for row in self.rows]
+        counts = [Counter(zip(roles, labels, strict=True)) for roles in self.splits]
+        worst = min(counts, key=lambda one: min(one[role, label] for role in SPLITS for label in (0, 1)))
+        if all(worst[role, label] for role in SPLITS for label in (0, 1)):
             few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
             if few:
                 warn(f"Few rows ({few}): k*, AUC and groups are noisy. Use {MORE_QUESTIONS}.")
             return
-        sizes = "; ".join(f"{s}: {counts[s, 0]} true, {counts[s, 1]} false" for s in SPLITS)
+        sizes = "; ".join(f"{role}: {worst[role, 0]} true, {worst[role, 1]} false" for role in SPLITS)
         reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"
         if self.rows and all(normalise(row.example.answers[0]) in YES_NO for row in self.rows):
             fix = "All answers are yes or no, so the questions cannot be split. Use a set with other answers too."
         else:
             fix = f"Use {MORE_QUESTIONS}" + (", or answers='gold'." if self.has_generated_answers else ".")
         raise EmptySweepError(
-            f"A truth probe needs true and false answers in every split; the splits have {sizes} (dropped: {reasons}). {fix}"
+            "A truth probe needs true and false answers for training, validation and test; "
+            f"{'the smallest of the splits has' if len(self.splits) > 1 else 'the split has'} {sizes} (dropped: {reasons}). {fix}"
         )
 
     def check_balance(self) -> None:
-        """Raise LeakError if an answer text is not equally often true and false in a split (``gold`` answers only)."""
-        for split in SPLITS:
+        """Raise LeakError if an answer text is not equally often true and false in a role (``gold`` answers only)."""
+        for one, role in product(self.each, SPLITS):
             tally: Counter[str] = Counter()
-            for i in self.of(split):
+            for i in one.of(role):
                 row = self.rows[i]
                 tally[row.answer.text] += 1 - 2 * row.answer.label
             uneven = [text for text, n in tally.items() if n]
             if uneven:
                 raise LeakError(
-                    f"split={split!r}: {len(uneven)} answers are not equally often true and false (for example {uneven[0]!r}), so "
+                    f"split={role!r}: {len(uneven)} answers are not equally often true and false (for example {uneven[0]!r}), so "
                     "that their text alone predicts their truth. Assign false answers within each split."
                 )
 
@@ -93,14 +119,23 @@ def truth_rows(
     *,
     answers: str,
     distractor: str,
-    fractions: tuple[float, float, float],
+    n_splits: int,
     max_new_tokens: int,
     batch_size: int | None,
     seed: int,
     progress: bool,
 ) -> TruthRows:
-    """Split the questions, then assign a true and a false answer to each (``gold``) or generate answers (``generated``)."""
-    split = split_questions(examples, fractions=fractions, seed=seed)
+    """Divide the questions into blocks, then assign a true and a false answer to each (``gold``) or generate answers.
+
+    Every split has whole blocks, so that a row has the same false answer in all of them.
+    """
+    blocks = block_roles(n_splits)
+    block = split_questions(examples, {name: share for name, (share, _) in blocks.items()}, seed=seed)
+
+    def split(rows: Sequence[TokenRow], dropped: Sequence[Dropped]) -> TruthRows:
+        roles = (blocks[block[row.example.question_id]][1] for row in rows)
+        return TruthRows(tuple(rows), tuple(zip(*roles, strict=True)) or ((),) * n_splits, tuple(dropped))
+
     if answers == "generated":
         generated = generate_rows(
             adapter, examples, RowTokenizer(
@@ -111,15 +146,28 @@ def truth_rows(
             answer_of = {row.id: row.answer for row in generated.rows}
             with_question = make_rows((row.example for row in generated.rows), tokenizer, answer_of)
             generated = Rows(with_question.rows, (*generated.dropped, *with_question.dropped))
-        return TruthRows(generated.rows, tuple(split[row.example.question_id] for row in generated.rows), generated.dropped)
-    rows, dropped = _make_gold_rows(examples, tokenizer, split, distractor=distractor, seed=seed)
-    truth = TruthRows(rows, tuple(split[row.example.question_id] for row in rows), dropped)
+        return split(generated.rows, generated.dropped)
+    truth = split(*_make_gold_rows(examples, tokenizer, block, distractor=distractor, seed=seed))
     truth.check_balance()
     return truth
 
 
+def block_roles(n_splits: int) -> dict[str, tuple[float, tuple[str, ...]]]:
+    """Return the blocks of questions: name -> share of the questions, and role in each split.
+
+    One split has a block per role. Otherwise every block is tested once, is the validation block once and trains the other probes.
+    """
+    if n_splits == 1:
+        return {name: (share, (name,)) for name, share in SHARES.items()}
+    order = ("test", *("train",) * (n_splits - 2), "validation")
+    return {
+        f"block {block + 1}": (1 / n_splits, tuple(order[(block - split) % n_splits] for split in range(n_splits)))
+        for block in range(n_splits)
+    }
+
+
 def _make_gold_rows(
-    examples: Sequence[Example], tokenizer: RowTokenizer, split: Mapping[str, str], *, distractor: str, seed: int
+    examples: Sequence[Example], tokenizer: RowTokenizer, block: Mapping[str, str], *, distractor: str, seed: int
 ) -> tuple[tuple[TokenRow, ...], tuple[Dropped, ...]]:
     """Return two rows per example, with the gold answer and a false one, and the dropped examples."""
     usable, dropped = list(examples), list[Dropped]()
@@ -133,7 +181,7 @@ def _make_gold_rows(
             return error
 
     while True:
-        assigned = assign_false_answers(usable, split, distractor=distractor, seed=seed)
+        assigned = assign_false_answers(usable, block, distractor=distractor, seed=seed)
         rows: list[TokenRow] = []
         failed: set[str] = set()
         for example in usable:

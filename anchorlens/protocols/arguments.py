@@ -191,22 +191,6 @@ class MemorySize(Kind):
         return value
 
 
-class SplitFractions(Kind):
-    """Fractions of training, validation and test questions: three positive numbers that sum to 1."""
-
-    metavar: ClassVar[str] = "A,B,C"
-
-    @override
-    def check(self, name: str, value: Any) -> tuple[float, ...]:
-        try:
-            fractions = tuple(float(one) for one in (value.split(",") if isinstance(value, str) else value))
-        except (TypeError, ValueError):
-            fractions = ()
-        if len(fractions) != 3 or not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # also refuses NaN
-            raise InputError(f"{name}={short_repr(value)} must be three positive numbers that sum to 1 (train, validation, test).")
-        return fractions
-
-
 @dataclass(frozen=True)
 class PythonOnly(Kind):
     """Object that can be passed from Python only; None by default."""

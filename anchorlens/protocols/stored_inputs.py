@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from anchorlens.errors import RunError
-from anchorlens.probing.probes import LayerProbes
+from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
 from anchorlens.results.sweep import SweepResult
@@ -30,7 +30,7 @@ class StoredInputs:
         return tuple(self.config["layers"])
 
     @property
-    def probes(self) -> dict[str, LayerProbes]:
+    def probes(self) -> dict[str, CrossFittedProbes]:
         """Name -> probes: ``none`` for the probes that were read, other names for placebos."""
         probes = self.result.probes
         return {} if probes is None else {"none": probes, **self.result.placebo_probes}

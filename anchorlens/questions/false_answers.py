@@ -16,38 +16,38 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from anchorlens.constants import DISTRACTORS, FRACTIONS, SPLITS
+from anchorlens.constants import DISTRACTORS, SHARES
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_options import YES_NO, find_options, option_key
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, normalise, pool_answers
 
-# Weight of rows without a false answer, and of ranks, against uneven splits; larger weights keep few more rows.
+# Weight of rows without a false answer, and of ranks, against uneven blocks; larger weights keep few more rows.
 _PARTNER_WEIGHT = 2.0
 
 
-def split_questions(
-    examples: Sequence[Example], *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
-) -> dict[str, str]:
-    """Assign questions to splits, relation by relation; returns ``question_id`` -> split.
+def split_questions(examples: Sequence[Example], shares: Mapping[str, float] = SHARES, *, seed: int = 0) -> dict[str, str]:
+    """Assign questions to blocks, relation by relation; returns ``question_id`` -> block.
 
-    Questions that share a gold alias, or whose answers are options of one question, form a component and share a split. Components
-    are assigned from the largest down, to the split with most missing questions and false answers, ties broken by hashes.
+    Questions that share a gold alias, or whose answers are options of one question, form a component and share a block. Components
+    are assigned from the largest down, to the block with most missing questions and false answers, ties broken by hashes.
+
+    Args:
+        examples: Questions.
+        shares: Block -> share of the questions; shares sum to 1.
+        seed: Random seed of the hashes.
     """
-    if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise InputError(
-            f"fractions={fractions}: must be three positive numbers that sum to 1 (train, validation, test).", argument="fractions"
-        )
+    names, n = tuple(shares), len(shares)
     strata: dict[str, list[tuple[int, tuple[float, ...], list[str]]]] = defaultdict(list)
     for stratum, questions in _components(examples):
-        strata[stratum].append((-len(questions), _ranks(questions[0], seed), questions))
+        strata[stratum].append((-len(questions), _ranks(questions[0], seed, n), questions))
     out: dict[str, str] = {}
-    shares = np.array(fractions)
-    wanted_so_far, filled = np.zeros(3), np.zeros(3)
-    # Strata of large components come first, so that single questions of other strata even out the splits.
+    fractions = np.array(list(shares.values()))
+    wanted_so_far, filled = np.zeros(n), np.zeros(n)
+    # Strata of large components come first, so that single questions of other strata even out the blocks.
     for _, components in sorted(strata.items(), key=lambda item: (min(c[0] for c in item[1]), item[0])):
-        wanted, here, largest = shares * -sum(size for size, _, _ in components), np.zeros(3), np.zeros(3)
+        wanted, here, largest = fractions * -sum(size for size, _, _ in components), np.zeros(n), np.zeros(n)
         wanted_so_far += wanted
         for _, ranks, questions in sorted(components):
             size = len(questions)
@@ -60,14 +60,14 @@ def split_questions(
             here[into] += size
             filled[into] += size
             largest[into] = max(largest[into], size)
-            out |= dict.fromkeys(questions, SPLITS[into])
+            out |= dict.fromkeys(questions, names[into])
     return out
 
 
-def _ranks(question: str, seed: int) -> tuple[float, ...]:
-    """Return a number in [0, 1) for each split, hashed from the seed and a question's id."""
-    digest = hashlib.sha256(f"{seed}:split:{question}".encode()).digest()
-    return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in (0, 6, 12))
+def _ranks(question: str, seed: int, n: int) -> tuple[float, ...]:
+    """Return ``n`` numbers in [0, 1), hashed from the seed and a question's id."""
+    digest = hashlib.shake_256(f"{seed}:split:{question}".encode()).digest(6 * n)
+    return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in range(0, 6 * n, 6))
 
 
 def group_by_links(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:

@@ -17,7 +17,7 @@ from anchorlens.runs.store import check_target, write_run
 from anchorlens.warn import warn
 
 if TYPE_CHECKING:
-    import anchorlens.probing.probes
+    import anchorlens.probing.cross_fitting
 
 
 @runtime_checkable
@@ -29,9 +29,9 @@ class SavableResult(Protocol):
     @property
     def record(self) -> dict[str, Any]: ...
     @property
-    def probes(self) -> "anchorlens.probing.probes.LayerProbes | None": ...
+    def probes(self) -> "anchorlens.probing.cross_fitting.CrossFittedProbes | None": ...
     @property
-    def placebo_probes(self) -> "Mapping[str, anchorlens.probing.probes.LayerProbes]": ...
+    def placebo_probes(self) -> "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes]": ...
     @property
     def findings(self) -> Findings: ...
     def samples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
@@ -110,7 +110,7 @@ def save_run(
     return write_run(target, tables, entries, more=more, pending=pending, study=study)
 
 
-def load_probes(folder: Path) -> "dict[str, anchorlens.probing.probes.LayerProbes]":
+def load_probes(folder: Path) -> "dict[str, anchorlens.probing.cross_fitting.CrossFittedProbes]":
     """Load the probes of a saved sweep by control: ``none`` for those of the readout, else the name of a placebo.
 
     Raises:
@@ -118,11 +118,11 @@ def load_probes(folder: Path) -> "dict[str, anchorlens.probing.probes.LayerProbe
     """
     from safetensors import SafetensorError
 
-    from anchorlens.probing.probes import LayerProbes
+    from anchorlens.probing.cross_fitting import CrossFittedProbes
 
     homes = {"none": folder, **{sub.name: sub for sub in sorted(folder.iterdir()) if sub.is_dir()}}
     try:
-        return {name: LayerProbes.load(home) for name, home in homes.items()}
+        return {name: CrossFittedProbes.load(home) for name, home in homes.items()}
     except (SafetensorError, OSError, LookupError, ValueError) as why:
         raise RunError(f"The probes in {folder} cannot be read ({why}). Make the run again.") from why
 

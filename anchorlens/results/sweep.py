@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    import anchorlens.probing.probes
+    import anchorlens.probing.cross_fitting
 
 # Of a repr: characters of a line, and rows of its table.
 _WIDTH, _ROWS = 100, 10
@@ -106,7 +106,7 @@ class SweepResult:
     example_ids: tuple[str, ...]
     _samples: pd.DataFrame
     _examples: pd.DataFrame
-    _probes: "Mapping[str, anchorlens.probing.probes.LayerProbes] | Path" = field(default_factory=dict)
+    _probes: "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes] | Path" = field(default_factory=dict)
     _memo: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -129,7 +129,7 @@ class SweepResult:
             examples.reset_index(drop=True),
         )  # fmt: skip
 
-    def with_probes(self, probes: "Mapping[str, anchorlens.probing.probes.LayerProbes] | Path") -> "SweepResult":
+    def with_probes(self, probes: "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes] | Path") -> "SweepResult":
         """Return the same result with its probes.
 
         Args:
@@ -143,16 +143,16 @@ class SweepResult:
         return replace(self, _memo=dict(tables))
 
     @property
-    def probes(self) -> "anchorlens.probing.probes.LayerProbes | None":
+    def probes(self) -> "anchorlens.probing.cross_fitting.CrossFittedProbes | None":
         """Truth probes of the readout; None for other readouts."""
         return self._all_probes().get("none")
 
     @property
-    def placebo_probes(self) -> "dict[str, anchorlens.probing.probes.LayerProbes]":
+    def placebo_probes(self) -> "dict[str, anchorlens.probing.cross_fitting.CrossFittedProbes]":
         """Probes of each placebo by its name."""
         return {name: probes for name, probes in self._all_probes().items() if name != "none"}
 
-    def _all_probes(self) -> "Mapping[str, anchorlens.probing.probes.LayerProbes]":
+    def _all_probes(self) -> "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes]":
         if not isinstance(self._probes, Path):
             return self._probes
         if "probes" not in self._memo:

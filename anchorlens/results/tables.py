@@ -20,13 +20,13 @@ class InputTable:
         inputs: Role -> rows: ``base``, ``donor``, ``corrupt``, ``train``, ``validation``, ``test``.
         donor_ids: Id of a base row -> ids of its donors.
         positions: Id of any row but a donor -> named positions beside those of the row.
-        text_scores: Row id -> P(false) by a classifier of question and answer as text: column ``qa_text_score``.
+        columns: Column -> row id -> value, for ``test_split`` and ``qa_text_score``.
     """
 
     inputs: Mapping[str, Sequence[TokenizedPrompt]]
     donor_ids: Mapping[str, list[str]] = field(default_factory=dict)
     positions: Mapping[str, Mapping[str, list[int]]] = field(default_factory=dict)
-    text_scores: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def examples_frame(
@@ -69,7 +69,8 @@ def examples_frame(
         frame[name] = frame[name].astype("object").where(frame[name].notna(), "")
     frame["label"] = frame["label"].astype("Int64")
     frame["popularity"] = frame["popularity"].astype("float64")
-    frame["qa_text_score"] = frame["example_id"].map(dict(table.text_scores)).astype("float64")
+    for name, kind in (("qa_text_score", "float64"), ("test_split", "Int64")):
+        frame[name] = frame["example_id"].map(dict(table.columns.get(name, {}))).astype(kind)
     return frame
 
 

@@ -34,7 +34,7 @@ SLOT_TYPES = dict.fromkeys(("position", "head", "n_patched", "n_null_patched"), 
 EXAMPLE_COLUMNS = (
     "run_id", "example_id", "question_id", "role", "dataset", "question", "answer", "label", "prompt", "text",
     "token_ids", "tokens", "positions", "donor_ids", "drop_reason", "drop_detail", "relation", "answer_type",
-    "popularity", "span_source", "qa_text_score", "wrong_answer",
+    "popularity", "span_source", "test_split", "qa_text_score", "wrong_answer",
 )  # fmt: skip
 CONTRAST_COLUMNS = (
     "run_id", "protocol", "model", "dataset", *SETTINGS, "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high",

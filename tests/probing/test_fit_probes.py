@@ -6,7 +6,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.probing.fit_probes import DRAWS, confidence_factor, fit_placebo_probes, fit_probes, match_confidence
-from anchorlens.probing.probes import TruthProbe
+from anchorlens.probing.probes import LayerProbes, TruthProbe
 from tests.probing.rows import rows_of
 
 FACTS = {"site": "resid_post", "model": "m", "dataset": "d"}
@@ -28,24 +28,22 @@ def states(rows):
 
 @pytest.fixture(scope="module")
 def read(rows, states):
-    return fit_probes(rows, [2, 5], states, **FACTS, seed=0)
+    return fit_probes(rows, [2, 5], states, **FACTS)
 
 
-def test_k_star_over_seeds_is_that_of_other_draws_and_never_looks_at_test_rows(rows, states, read):
-    assert read.probe_layer == 5
-    assert len(read.probe_layer_over_seeds) == DRAWS
-    assert set(read.probe_layer_over_seeds) <= {2, 5}
-    assert np.mean(np.array(read.probe_layer_over_seeds) == 5) > 0.5
-    assert read.question_ids <= set(rows.question_ids)
-    spoilt = states.clone()
-    spoilt[:, rows.of("test")] = 1e3
-    again = fit_probes(rows, [2, 5], spoilt, **FACTS, seed=0)
-    assert (again.fingerprint, again.probe_layer_over_seeds) == (read.fingerprint, read.probe_layer_over_seeds)
-
-
-def test_k_star_over_seeds_varies_if_no_layer_is_better(rows):
+def test_k_star_is_chosen_in_each_split_and_never_looks_at_test_rows(tiny_model, states):
+    rows = rows_of(tiny_model("llama"), al.load_qa("popqa-sample", limit=90), n_splits=5)
+    x = torch.tensor(np.random.default_rng(0).normal(size=(3, len(rows.rows), 12))).float()
+    x[1, :, 0] += 2.5 * torch.tensor(rows.labels)
+    read = fit_probes(rows, [2, 5, 7], x, **FACTS)
+    assert read.probe_layers == (5,) * 5 and read.probe_layer == 5
+    for split, one in enumerate(rows.each):
+        spoilt = x.clone()
+        spoilt[:, one.of("test")] = 1e3
+        again = fit_probes(one, [2, 5, 7], spoilt, **FACTS)
+        np.testing.assert_array_equal(again.splits[0].probes[5].coef_, read.splits[split].probes[5].coef_)
     noise = torch.tensor(np.random.default_rng(3).normal(size=(8, len(rows.rows), 12))).float()
-    assert len(set(fit_probes(rows, range(8), noise, **FACTS, seed=0).probe_layer_over_seeds)) > 1
+    assert len(set(fit_probes(rows, range(8), noise, **FACTS).probe_layers)) > 1
 
 
 def test_placebos_have_the_penalties_and_the_confidence_of_the_probes_that_are_read(rows, states, read):
@@ -59,7 +57,7 @@ def test_placebos_have_the_penalties_and_the_confidence_of_the_probes_that_are_r
         return np.maximum(p, 1 - p).mean(1)
 
     for name, probes in sets.items():
-        assert {k: p.C_ for k, p in probes.probes.items()} == {k: p.C_ for k, p in read.probes.items()}
+        assert {k: p.C_ for k, p in probes.splits[0].probes.items()} == {k: p.C_ for k, p in read.splits[0].probes.items()}
         if name.startswith("shuffled"):
             np.testing.assert_allclose(confidence(probes), confidence(read), atol=1e-6)
     blind = [probes for name, probes in sets.items() if name.startswith("shuffled")]
@@ -77,7 +75,7 @@ def test_placebos_have_the_penalties_and_the_confidence_of_the_probes_that_are_r
 
 def test_rescaling_changes_no_prediction(rows, states, read):
     tame = TruthProbe(penalties=(1e-6,)).fit(states[1, :40].numpy(), rows.labels[:40], question_ids=rows.question_ids[:40])
-    (bold,) = match_confidence(read.at([5]).__class__({5: tame}), read, rows, [5], states[1:]).probes.values()
+    (bold,) = match_confidence(LayerProbes({5: tame}), read.splits[0], rows, [5], states[1:]).probes.values()
     x, ids = states[1].numpy(), rows.question_ids
     assert (bold.predict(x, ids, allow_seen=True) == tame.predict(x, ids, allow_seen=True)).all()
     assert np.abs(bold.decision_function(x, ids, allow_seen=True)).mean() > 1 > np.abs(tame.coef_).max()

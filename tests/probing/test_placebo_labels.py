@@ -41,7 +41,7 @@ def test_labels_are_flipped_for_half_of_the_questions_and_both_rows_of_one_toget
 def test_questions_of_one_row_get_each_label_equally_often(rows):
     """Generated answers have one row per question."""
     ones = [i for i in range(len(rows.rows)) if (i // 2 + i) % 2 == 0]
-    single = TruthRows(tuple(rows.rows[i] for i in ones), tuple(rows.split[i] for i in ones), ())
+    single = TruthRows(tuple(rows.rows[i] for i in ones), (tuple(rows.split[i] for i in ones),), ())
     assert max(Counter(single.question_ids).values()) == 1
     labels, mixed = single.labels, shuffle_labels(single, 0)
     for name in ("train", "validation"):
@@ -64,7 +64,7 @@ def test_halves_share_no_question_and_no_answer_and_are_alike_in_size(rows):
                 linked[i] = replace(linked[i], example=example)
     assert rows.question_ids[pair[0]] != rows.question_ids[pair[1]]
     for seed in range(6):
-        a, b = half_splits(TruthRows(tuple(linked), rows.split, ()), seed)
+        a, b = half_splits(TruthRows(tuple(linked), rows.splits, ()), seed)
         assert a[pair[0]] == a[pair[1]]
         used = [{i for i, s in enumerate(fold) if s in ("train", "validation")} for fold in (a, b)]
         assert used[0] | used[1] == set(rows.of("train", "validation"))

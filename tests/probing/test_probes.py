@@ -13,7 +13,8 @@ from sklearn.metrics import roc_auc_score
 
 from anchorlens.errors import InputError, LeakError
 from anchorlens.probing import regularization
-from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers
+from anchorlens.probing.cross_fitting import CrossFittedProbes
+from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers, warn_of_calibration
 
 
 def made(n_questions, seed=0, d=40, strength=1.5, prefix="q"):
@@ -108,27 +109,27 @@ def test_layers_best_layer_and_training_questions(layered):
     assert probes.probe_layer == 7
     assert probes.question_ids == {i for i, s in zip(ids, split, strict=True) if s != "test"}
     test = [i for i, s in enumerate(split) if s == "test"]
-    p = probes.predict(states[:, test], [ids[i] for i in test])
+    p = CrossFittedProbes((probes,)).predict(states[:, test], [ids[i] for i in test])
     alone = probes.probes[7].predict_proba(states[1, test].numpy(), [ids[i] for i in test])[:, 1]
     np.testing.assert_array_equal(p[1], alone)
     assert probes.at([7]).layers == (7,)
 
 
 def test_saved_as_safetensors_and_json_and_read_back_exactly(layered, tmp_path):
-    probes, states, _, ids, _ = layered
-    again = LayerProbes.load(probes.save(tmp_path / "p"))
+    probes, states, ids = CrossFittedProbes((layered[0], layered[0])), layered[1], layered[3]
+    again = CrossFittedProbes.load(probes.save(tmp_path / "p"))
     assert sorted(f.name for f in (tmp_path / "p").iterdir()) == ["probes.json", "probes.safetensors"]
-    assert (again.site, again.model, again.dataset, again.probe_layer) == ("mlp_out", "m", "d", 7)
+    assert [(one.site, one.model, one.dataset, one.probe_layer) for one in again.splits] == [("mlp_out", "m", "d", 7)] * 2
     np.testing.assert_array_equal(again.predict(states, ids, allow_seen=True), probes.predict(states, ids, allow_seen=True))
     with pytest.raises(LeakError):
         again.predict(states, ids)
     record = json.loads((tmp_path / "p" / "probes.json").read_text())
-    for version in (1, 9):
+    for version in (2, 9):
         (tmp_path / "p" / "probes.json").write_text(json.dumps({**record, "format_version": version}))
-        with pytest.raises(InputError, match=f"have format {version}, this version reads 2. Fit them again."):
-            LayerProbes.load(tmp_path / "p")
+        with pytest.raises(InputError, match=f"have format {version}, this version reads 3. Fit them again."):
+            CrossFittedProbes.load(tmp_path / "p")
     with pytest.raises(InputError, match="probes.json or probes.safetensors is missing"):
-        LayerProbes.load(tmp_path)
+        CrossFittedProbes.load(tmp_path)
 
 
 NAN = float("nan")
@@ -192,18 +193,18 @@ def test_one_warning_names_all_layers_that_did_not_converge(layered, monkeypatch
             return self
 
     monkeypatch.setattr(regularization, "LogisticRegression", Endless)
-    (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
+    fitted = fit_layers([3, 7], states, y, ids, split)
+    (told,) = warned_of(lambda: warn_of_calibration([probes, fitted]))
     assert told.startswith("At layers 3, 7 the fit of the probe did not converge: ")
-    assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split, like=probes)) == []
 
 
 def test_a_layer_with_signal_and_a_penalty_at_the_edge_of_the_grid_is_named(layered, monkeypatch):
     probes, states, y, ids, split = layered
-    assert warned_of(lambda: fit_layers([3, 7], states, y, ids, split)) == []
+    assert warned_of(lambda: warn_of_calibration([probes])) == []
     last = tuple(c for c in regularization.GRID if c <= probes.probes[7].C_)
     for module in ("regularization", "probes"):
         monkeypatch.setattr(f"anchorlens.probing.{module}.GRID", last)
-    (told,) = warned_of(lambda: fit_layers([3, 7], states, y, ids, split))
+    (told,) = warned_of(lambda: warn_of_calibration([fit_layers([3, 7], states, y, ids, split)]))
     assert told.startswith("At layer 7 the best penalty of the probe is at the edge of the grid")
     assert f"(C = 1e-08 to {last[-1]:g})" in told
     assert "do not compare its size between layers. Use more questions" in told
@@ -226,10 +227,19 @@ def test_log_odds_beyond_all_numbers_are_a_probability_without_a_warning():
     assert set(p[:, 1].tolist()) == {0.0, 1.0} and (p.sum(1) == 1).all()
 
 
-def test_rows_by_number_are_those_rows(layered):
-    """A repeated index counts twice."""
-    probes, states, y, ids, split = layered
-    where = [0, 1, 0, 1, *range(2, len(ids))]
-    own = fit_layers([3, 7], states, y[where], [ids[i] for i in where], [split[i] for i in where], like=probes, where=where)
-    copied = fit_layers([3, 7], states[:, where], y[where], [ids[i] for i in where], [split[i] for i in where], like=probes)
-    assert own.fingerprint == copied.fingerprint != probes.fingerprint
+def test_a_question_is_scored_by_the_splits_that_did_not_see_it():
+    x, y, ids = made(30, d=6)
+    states = torch.tensor(x)[None].float()
+    roles = [["train" if int(i[1:]) % 3 != s else "test" for i in ids] for s in range(3)]
+    fits = tuple(fit_layers([4], states, y, ids, role) for role in roles)
+    both = CrossFittedProbes((*fits, fits[0]))
+    p = both.log_odds(4, x, ids)
+    for s in range(3):
+        rows = [i for i, name in enumerate(ids) if int(name[1:]) % 3 == s]
+        alone = fits[s].probes[4].decision_function(x[rows], [ids[i] for i in rows])
+        np.testing.assert_allclose(p[rows], alone)
+    # A question that no split saw has the mean of all.
+    every = [one.probes[4].decision_function(x[:2], ["new", "new"]) for one in both.splits]
+    np.testing.assert_allclose(both.log_odds(4, x[:2], ["new", "new"]), np.mean(every, axis=0))
+    with pytest.raises(LeakError, match="were fitted on 2 of these questions"):
+        CrossFittedProbes(fits[:1]).log_odds(4, x[:4], ["q1", "q2", "q1", "q0"])

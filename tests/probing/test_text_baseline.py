@@ -27,7 +27,7 @@ def make_pair_rows(tokenizer, pairs):
         for text, label in ((true, 0), (false, 1)):
             rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "gold", label), f"{i}|{label}"))
             split.append(("train", "validation", "test", "train", "test")[i % 5])
-    return TruthRows(tuple(rows), tuple(split), ())
+    return TruthRows(tuple(rows), (tuple(split),), ())
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def test_planted_distractors_across_splits_are_caught_by_name(tiny_model, data):
         if e.example_id in assigned.false:
             false = Answer(assigned.false[e.example_id], Span(0, len(assigned.false[e.example_id])), "gold", 1)
             rows += [tokenizer.row(e), tokenizer.row(e, false, f"{e.example_id}|false")]
-    planted = TruthRows(tuple(rows), tuple(split[r.example.question_id] for r in rows), ())
+    planted = TruthRows(tuple(rows), (tuple(split[r.example.question_id] for r in rows),), ())
     with pytest.raises(LeakError, match="are not equally often true and false .* within each split"):
         planted.check_balance()
     clean = rows_of(model, data)

@@ -70,7 +70,7 @@ WRONG = {
     "layers": (1.5, [0, 0], "deep"), "seed": (-1, 1.0, True), "n_resamples": (1,), "max_new_tokens": (0,), "batch_size": ("many", 0),
     "n_spot_checks": (-1,), "engine": ("cones", None), "add_bos": ("yes", 1), "progress": (1,), "on_plan": (3,),
     "max_memory": ("", "GB", "-1", -1, 0, "0.4", "2 G i B", "1,5GB", "two", [1]), "prompt": (3, "", "  ", None, ["qa"], int),
-    "answers": ("mine",), "fractions": ((1, 0, 0),), "probes": ("mine",), "probe_site": (3,),
+    "answers": ("mine",), "n_splits": (0, 2), "probes": ("mine",), "probe_site": (3,),
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_a_value_that_a_protocol_does_not_take_is_refused(name, given):
         ("swap", {"known_only": True, "readout": "p_true"}, "known_only=True keeps correct answers only"),
         ("swap", {"delta_kind": "signed"}, "needs the readout 'probe' or 'p_true'"),
         ("swap", {"delta_kind": "confidence", "readout": "probe", "direction": "denoising"}, "starts from a corrupt"),
-        ("swap", {"fractions": (0.5, 0.25, 0.25), "readout": pow}, "got readout=callable:pow"),
+        ("swap", {"n_splits": 3, "readout": pow}, "got readout=callable:pow"),
         ("swap", {"answers": "generated"}, "needs the readout 'probe' or 'p_true'"),
         ("knockout", {"edges": "exact_question"}, "must be 'source -> target'"),
         ("knockout", {"edges": "exact_qestion -> later"}, "Did you mean 'exact_question'"),
@@ -197,7 +197,7 @@ PROMPTS = [
 OWN = {
     "swap": [
         {"anchors": "exact_question", "window": 3, "direction": "denoising", "donors": "random", "n_donors": 2, "align": "last"},
-        {"readout": "probe", "anchors": ["answer", "exact_question"], "fractions": (0.5, 0.25, 0.25), "probe_site": "mlp_out"},
+        {"readout": "probe", "anchors": ["answer", "exact_question"], "n_splits": 4, "probe_site": "mlp_out"},
         {"known_only": True, "n_null_donors": 0},
     ],
     "knockout": [

@@ -51,8 +51,8 @@ def test_knockouts_in_the_same_batches_are_the_same_numbers(tiny_model, streamed
     data = al.load_qa("popqa-sample", limit=45)
     whole, layers = (al.knockout_sweep(model, data, **KNOCKOUT) for model in (tiny_model(family), streamed(family)))
     same(whole, layers)
-    for k, probe in whole.probes.probes.items():
-        np.testing.assert_array_equal(probe.coef_, layers.probes.probes[k].coef_)
+    for k, probe in whole.probes.splits[0].probes.items():
+        np.testing.assert_array_equal(probe.coef_, layers.probes.splits[0].probes[k].coef_)
 
 
 @pytest.mark.parametrize(

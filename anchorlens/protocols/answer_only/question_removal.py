@@ -41,20 +41,20 @@ def without_question(tokenizer: RowTokenizer) -> PromptText:
 def build_changed_inputs(
     truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int
 ) -> tuple[dict[int, tuple[Variant, ...]], tuple[Dropped, ...]]:
-    """Build both inputs of every test row; other questions are drawn from the test split.
+    """Build both inputs of every test row; other questions are drawn from the test rows of the same split.
 
     Returns:
         Row index -> variants ``none`` (no question) and ``other_question``; and the dropped rows.
     """
-    tests = truth.of("test")
-    pool = list({truth.rows[i].group: truth.rows[i].example for i in tests}.values())
     kept: dict[int, tuple[Variant, ...]] = {}
     dropped: list[Dropped] = []
-    for i in tests:
-        row = truth.rows[i]
+    pools = [list({truth.rows[i].group: truth.rows[i].example for i in one.of("test")}.values()) for one in truth.each]
+    for i, (row, split) in enumerate(zip(truth.rows, truth.test_split, strict=True)):
+        if split is None:
+            continue
         try:
             changed = build_changed_row(row, tokenizer, empty, "", f"{row.id}~")
-            other, donor = after_other_question(row, tokenizer, pool, seed)
+            other, donor = after_other_question(row, tokenizer, pools[split], seed)
             kept[i] = (Variant(("none",), changed), Variant((OTHER,), other, donor_id=donor))
         except RowDropped as why:
             named = {"example_id": row.id, "answer": row.answer.exact.of(row.answer.text)}

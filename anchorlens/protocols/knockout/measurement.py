@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 from torch import Tensor
 from typing_extensions import override
 
@@ -222,12 +223,12 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
                 whole, layers = states[at], list(unit.layers)
             outs: dict[str, _Outcome] = {}
             for name in sets if probe_pass.names[number] == "none" else ("none",):
-                probes = sets[name].probes
+                probes = sets[name]
                 after = np.full((len(points), len(places)), np.nan)
                 for i, (layer, states) in enumerate(zip(layers, points, strict=True)):
                     if states is not None:
-                        after[i] = probes[layer].predict_proba(states.numpy(), groups)[:, 1]
-                outs[name] = _Outcome(places, after, probes[inputs.probe_layer].predict_proba(whole.numpy(), groups)[:, 1])
+                        after[i] = expit(probes.log_odds(layer, states.numpy(), groups))
+                outs[name] = _Outcome(places, after, expit(probes.log_odds(inputs.probe_layer, whole.numpy(), groups)))
             outcomes.append(outs)
         return before, outcomes
 

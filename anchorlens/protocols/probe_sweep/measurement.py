@@ -23,7 +23,8 @@ from anchorlens.engine.patches import KnockoutBatch, no_progress
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.probing.fit_probes import DRAWS, fit_placebo_probes, fit_probes
+from anchorlens.probing.cross_fitting import CrossFittedProbes
+from anchorlens.probing.fit_probes import fit_placebo_probes, fit_probes, n_draws
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.batches import pad_rows
@@ -213,7 +214,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
     def plan(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> ProbePlan:
         rows, width, lanes = inputs.truth.rows, inputs.max_tokens, self.lanes(inputs, spec)
         n_measured = sum(bool(own) for own in inputs.variants)
-        placebos = (DRAWS + 1) * n_measured if self.placebos(spec) else 0
+        placebos = (n_draws(spec.n_splits) + 1) * n_measured if self.placebos(spec) else 0
         cells = (sum(len(one.controls) for own in inputs.variants for one in own) + placebos) * len(inputs.layers)
         probed = self.reads_probe(spec)
         kept = 4 * len(rows) * engine.adapter.n_layers * engine.adapter.d_model if probed else 0
@@ -255,8 +256,9 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
 
         for batch in plan.training:
             plan.memory.measure_or_split(read, RowBatch(batch))
-        names = {"site": spec.probe_site, "model": inputs.model_name, "dataset": inputs.dataset, "seed": spec.seed}
-        used = spec.probes.at(layers) if spec.probes is not None else fit_probes(truth, layers, states, **names)
+        names = {"site": spec.probe_site, "model": inputs.model_name, "dataset": inputs.dataset}
+        given = None if spec.probes is None else CrossFittedProbes.of(spec.probes).at(layers)
+        used = fit_probes(truth, layers, states, **names) if given is None else given
         others = fit_placebo_probes(truth, layers, states, used, seed=spec.seed) if self.placebos(spec) else {}
         return replace(inputs, probes={"none": used} | others)
 
@@ -349,7 +351,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         base = stored.of("base")
         variants = tuple(self.load_variants(row, spec, stored) for row in base)
         known = np.zeros(len(base), dtype=np.bool_) if self.reads_first else None
-        truth, saved = TruthRows(base, ("test",) * len(base), ()), stored.result
+        truth, saved = TruthRows(base, (("test",) * len(base),), ()), stored.result
         return ProbeSweepInputs(
             (), base[0].ids, (spec.probe_site,), stored.layers, truth, tuple(range(len(base))), variants, saved.model, saved.dataset,
             stored.probes, known,

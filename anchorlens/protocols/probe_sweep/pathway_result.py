@@ -149,10 +149,31 @@ class PathwayResult(SweepResult):
         scores = base["qa_text_score"].to_numpy(dtype=np.float64)
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
-    def contrast(self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None) -> Estimate:
-        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by row; ``layer``: only there."""
-        rows = slice(None) if layer is None else [self.layers.index(layer)]
-        cut, placebo = (Arm(t.before[rows], t.after[rows]) for t in (self.tables()[name] for name in (control, placebo_control)))
+    @property
+    def test_splits(self) -> dict[int, npt.NDArray[np.bool_]]:
+        """Split -> True where a measured row is tested in it, [row]; empty for one split."""
+        base = self._examples[self._examples["role"] == "base"]
+        split = base["test_split"].to_numpy(dtype=np.float64, na_value=np.nan)
+        numbers = np.unique(split[~np.isnan(split)]).astype(int).tolist()
+        return {number: split == number for number in numbers} if len(numbers) > 1 else {}
+
+    def contrast(
+        self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None, members: npt.ArrayLike = True
+    ) -> Estimate:
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row.
+
+        Args:
+            quantity: Name of the contrast.
+            control: Control of the change.
+            placebo_control: Control that it is compared with.
+            layer: The only layer; if None, all.
+            members: True for the rows to use, [row].
+        """
+        layers = slice(None) if layer is None else [self.layers.index(layer)]
+        cut, placebo = (
+            Arm(t.before[layers], np.where(members, t.after[layers], np.nan))
+            for t in (self.tables()[name] for name in (control, placebo_control))
+        )
         if quantity == "delta_p_vs_placebo":
             return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from typing_extensions import override
 
-from anchorlens.constants import ANSWERS, DELTA_KINDS, DISTRACTORS, FRACTIONS, PROBE_SITES
+from anchorlens.constants import ANSWERS, DELTA_KINDS, DISTRACTORS, PROBE_SITES
 from anchorlens.errors import InputError
-from anchorlens.protocols.arguments import Choice, PythonOnly, SplitFractions, argument
+from anchorlens.protocols.arguments import Choice, Int, PythonOnly, argument
 from anchorlens.protocols.specification import QuestionSpecification
 
 
@@ -27,12 +27,15 @@ class TruthSpecification(QuestionSpecification):
         group="truth",
     )
     probe_site: Annotated[str, Choice(PROBE_SITES)] = argument("resid_post", "Hook site of the truth probe.", group="truth")
-    fractions: Annotated[Any, SplitFractions()] = argument(
-        FRACTIONS, "Fractions of training, validation and test questions of truth readouts.", group="truth"
+    n_splits: Annotated[int, Int(1)] = argument(
+        5,
+        "Number of splits of truth readouts. Questions form as many blocks; each is tested once, by probes fitted on the others. "
+        "With 1 split, 40 % of the questions are tested.",
+        group="truth",
     )
-    probes: Annotated[Any, PythonOnly("LayerProbes", lambda value: hasattr(value, "probe_layer"))] = argument(
+    probes: Annotated[Any, PythonOnly("CrossFittedProbes", lambda value: hasattr(value, "probe_layer"))] = argument(
         None,
-        "Fitted probes, which refuse their training questions. If None, probes are fitted on the training split.",
+        "Fitted probes, which refuse their training questions. If None, probes are fitted in every split.",
         group="truth",
         in_shell=False,
     )
@@ -48,6 +51,8 @@ class TruthSpecification(QuestionSpecification):
 
     @override
     def check_together(self) -> None:
+        if self.n_splits == 2:
+            raise InputError("n_splits=2: training, validation and test need 3 blocks. Give 1, or at least 3.", argument="n_splits")
         readout = getattr(self, "readout", "probe")
         if self.probes is not None and readout != "probe":
             raise InputError(f"probes= needs readout='probe'; got readout={readout!r}. Leave probes out.", argument="probes")

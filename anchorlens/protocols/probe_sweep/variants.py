@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from anchorlens.probing.probes import LayerProbes
-from anchorlens.probing.records import probe_record, text_scores
+from anchorlens.probing.cross_fitting import CrossFittedProbes
+from anchorlens.probing.records import probe_record, row_columns
 from anchorlens.probing.text_baseline import TextBaseline
 from anchorlens.probing.truth_rows import TruthRows, truth_rows
 from anchorlens.prompts.dataset import Dropped
@@ -63,7 +63,7 @@ class ProbeSweepInputs(SweepInputs):
     variants: tuple[tuple[Variant, ...], ...]
     model_name: str
     dataset: str
-    probes: dict[str, LayerProbes] = field(default_factory=dict)
+    probes: dict[str, CrossFittedProbes] = field(default_factory=dict)
     q: npt.NDArray[np.bool_] | None = None
     texts: dict[str, TextBaseline] = field(default_factory=dict, kw_only=True)
 
@@ -94,7 +94,7 @@ class ProbeSweepInputs(SweepInputs):
 
     @property
     @override
-    def all_probes(self) -> dict[str, LayerProbes]:
+    def all_probes(self) -> dict[str, CrossFittedProbes]:
         return self.probes
 
     @override
@@ -119,7 +119,7 @@ class ProbeSweepInputs(SweepInputs):
             "base": [self.row(j) for j in measured], "test": rest, **fitted, "donor": list(donors.values()),
             "corrupt": list(changed.values()),
         }  # fmt: skip
-        return InputTable(inputs, ids, where, text_scores(self.truth, self.texts))
+        return InputTable(inputs, ids, where, row_columns(self.truth, self.texts))
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class ProbeSweepInputs(SweepInputs):
 def build_truth_rows(context: QuestionContext, spec: TruthSpecification, examples: Sequence[Example]) -> TruthRows:
     """Build rows with true and false answers of the examples, with the options of the specification."""
     return truth_rows(
-        context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, fractions=spec.fractions,
+        context.adapter, examples, context.tokenizer, answers=spec.answers, distractor=spec.distractor, n_splits=spec.n_splits,
         max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size, seed=spec.seed, progress=context.progress,
     )  # fmt: skip
 

@@ -11,10 +11,10 @@ from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.fit_probes import fit_probes
 from anchorlens.probing.model_answers import generate_rows, select_known_rows
-from anchorlens.probing.probes import LayerProbes
-from anchorlens.probing.records import probe_record, text_scores
+from anchorlens.probing.records import probe_record, row_columns
 from anchorlens.probing.states import last_answer_states
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
@@ -68,7 +68,7 @@ class SwapInputs(SweepInputs):
 
     @property
     @override
-    def all_probes(self) -> Mapping[str, LayerProbes]:
+    def all_probes(self) -> Mapping[str, CrossFittedProbes]:
         return {} if self.reading.probes is None else {"none": self.reading.probes}
 
     @override
@@ -87,13 +87,14 @@ class SwapInputs(SweepInputs):
         donors = self.statistics.reference if self.statistics is not None else [p.donor for p in self.pairs if p.donor]
         # p_true measures every row; a probe is fitted on the rows of other splits.
         splits = ("train", "validation") if truth is not None and self.reading.probes is not None else ()
+        tested = set() if truth is None else set(truth.of("test"))
         inputs = {
             "base": list({p.base.id: p.base for p in self.pairs}.values()),
-            **{name: [truth.rows[i] for i in truth.of(name)] for name in splits if truth is not None},
+            **{name: [truth.rows[i] for i in truth.of(name) if i not in tested] for name in splits if truth is not None},
             "donor": list({row.id: row for row in donors}.values()),
             "corrupt": list({p.target.id: p.target for p in self.pairs if p.target is not p.base}.values()),
         }
-        return InputTable(inputs, donor_ids, nulls, text_scores(truth, self.texts))
+        return InputTable(inputs, donor_ids, nulls, row_columns(truth, self.texts))
 
     @override
     def record(self, spec: Swap) -> dict[str, Any]:
@@ -107,7 +108,7 @@ class SwapInputs(SweepInputs):
             return record
         counts["rows"] = reading.truth.sizes
         if reading.probes is not None:
-            given = {"probes": spec.probes.fingerprint} if spec.probes else {}
+            given = {"probes": reading.probes.fingerprint} if spec.probes else {}
             record["config"] |= {"probe_site": reading.probes.site, **given}
         record["probe"] = {"answer_text_auc": None, "qa_text_auc": None} | probe_record(reading.probes, self.texts)
         return record
@@ -153,7 +154,8 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
 
 
 def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
-    if truth is None or any(len({truth.rows[i].answer.label for i in truth.of(name)}) < 2 for name in ("train", "test")):
+    roles = [one.of(name) for one in truth.each for name in ("train", "test")] if truth is not None else []
+    if truth is None or any(len({truth.rows[i].answer.label for i in role}) < 2 for role in roles):
         return {}
     return text_baselines(truth, n_resamples=spec.n_resamples, seed=spec.seed)
 
@@ -198,15 +200,14 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
     truth.check()
-    adapter, probes = context.adapter, spec.probes
+    adapter, probes = context.adapter, spec.probes and CrossFittedProbes.of(spec.probes)
     if probes is None:
         longest = max(len(row.ids) for row in truth.rows)
         size = rows_per_batch(adapter.shape, adapter.devices, longest, spec.batch_size)
         states = last_answer_states(adapter, truth.rows, spec.probe_site, batch_size=size)
         probes = fit_probes(
-            truth, range(adapter.n_layers), states, site=spec.probe_site, model=context.model_name, dataset=context.data.name,
-            seed=spec.seed,
-        )  # fmt: skip
+            truth, range(adapter.n_layers), states, site=spec.probe_site, model=context.model_name, dataset=context.data.name
+        )
     return Rows(tuple(truth.rows[i] for i in truth.of("test")), truth.dropped), Reading(spec.readout, truth, probes)
 
 
@@ -221,7 +222,7 @@ def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInpu
         statistics = StreamStatistics(adapter, stored.of("donor"), spec.site, spec.seed)
     pairs = tuple(_load_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
     if spec.is_truth_readout:
-        truth = TruthRows(base, ("test",) * len(base), ())
+        truth = TruthRows(base, (("test",) * len(base),), ())
     if spec.readout == "probe" and "none" not in stored.probes:
         raise RunError("The run directory lacks its probes, so its cells cannot be measured again.")
     reading = Reading(spec.readout, truth, stored.probes["none"] if spec.readout == "probe" else None)

@@ -10,8 +10,8 @@ from torch import Tensor
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import AnswerReader, Reader, ReadoutLike, StateReader, make_readout
 from anchorlens.models.adapter import Adapter
+from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.p_true import truth_reader
-from anchorlens.probing.probes import LayerProbes
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.protocols.swap.pairing import NORM_MATCHED, NULL, QAPair
 from anchorlens.protocols.swap.spec import Swap
@@ -33,7 +33,7 @@ class Reading:
 
     readout: ReadoutLike
     truth: TruthRows | None = None
-    probes: LayerProbes | None = None
+    probes: CrossFittedProbes | None = None
 
     @property
     def probe_layer(self) -> int | None:
@@ -50,13 +50,13 @@ class Reading:
         if self.readout == "p_true":
             return truth_reader(adapter, targets)
         if self.probes is not None:
-            probe, ids = self.probes.probes[self.probes.probe_layer], [row.example.question_id for row in targets]
+            probes, layer, ids = self.probes, self.probes.probe_layer, [row.example.question_id for row in targets]
 
             def score(states: Tensor) -> Float[Tensor, "example"]:
-                return torch.from_numpy(probe.decision_function(states.numpy(), ids)).float()
+                return torch.from_numpy(probes.log_odds(layer, states.numpy(), ids)).float()
 
             last = torch.tensor([row.positions["answer"][-1] for row in targets])
-            return StateReader(self.probes.probe_layer, self.probes.site, last, score)
+            return StateReader(layer, probes.site, last, score)
         name, function = make_readout(self.readout)
         return AnswerReader(answer_reads(targets, [p.donor for p in pairs], first_only=name == "first_token"), function)
 

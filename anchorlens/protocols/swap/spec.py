@@ -26,7 +26,7 @@ from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 
 _READOUTS = Choice((*ANSWER_READOUTS, *TRUTH_READOUTS), "a function of log-probabilities and mask", 2)
 # Arguments that answer readouts do not use.
-_TRUTH_ONLY = ("answers", "distractor", "delta_kind", "probes", "probe_site", "fractions")
+_TRUTH_ONLY = ("answers", "distractor", "delta_kind", "probes", "probe_site", "n_splits")
 
 
 class Swap(TruthSpecification):
