@@ -137,7 +137,7 @@ def test_generation_goes_on_through_the_thinking_to_the_end_of_the_answers_line(
 
 # --- the model's context ---------------------------------------------------------------------------------------------------------
 
-QUICK = {"progress": False, "layers": (0,), "n_resamples": 100, "n_splits": 3}
+QUICK = {"progress": False, "layers": (0,), "n_resamples": 100, "n_splits": 1}
 QUIET = {"progress": False, "align": "last", "n_donors": 1, "n_null_donors": 0, "layers": (0,), "n_spot_checks": 0}
 # Words that are one token each; each of them is right for some question.
 RIGHT = ("Paris", "France", "Tolstoy", "Peace", "War", "Leo", "Paulo", "author", "city", "capital")

@@ -132,9 +132,9 @@ def test_probes_and_those_of_placebos_are_stored(sweep, tmp_path):
 def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, sweep):
     """Planted: a probe that saw test questions."""
     with pytest.raises(LeakError, match="were fitted on .* of these questions"):
-        measured(tiny_model("llama"), "knockout", probes=sweep.probes, seed=1)
+        measured(tiny_model("llama"), "knockout", probes=al.CrossFittedProbes(sweep.probes.splits[:2]))
     bare = measured(tiny_model("llama"), "knockout", probes=sweep.probes, placebos=False)
-    np.testing.assert_allclose(bare.samples()["value_after"], own(sweep)["value_after"], atol=1e-12)
+    np.testing.assert_allclose(bare.samples()["value_after"], own(sweep)["value_after"], atol=1e-6)
     assert "Nothing is claimed" in bare.verdict
 
 
