@@ -31,8 +31,10 @@ RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
 PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
 # Control whose gap a placebo's gap is compared with: `size_matched` cuts as many tokens of E_Q as `random_tokens` cuts others.
 COMPARED_WITH = {RANDOM: SIZE_MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
-# Differences whose range exceeds 100 points.
-_WIDER = ("gap", "placebo_gap", "gap_difference", "cross_fold_gap", "selection", "row_specific_vs_placebo")
+# Ends of the scale of a quantity, if not 100 points: differences of AUCs, and of points that do not share one clean P.
+_LIMITS = {"auc_drop": 1.0, "auc_beyond_text": 1.0} | dict.fromkeys(
+    ("gap", "placebo_gap", "gap_difference", "cross_fold_gap", "selection", "row_specific_vs_placebo"), np.inf
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def quantity_frame(
     level: float = 0.95,
 ) -> pd.DataFrame:
     """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
-    limit = np.inf if quantity in _WIDER else 100
+    limit = _LIMITS.get(quantity, 100.0)
     return band_frame(
         layers, quantity, control, auc_band(estimate, level=level) if auc else band(estimate, level=level, rate=rate, limit=limit)
     )

@@ -79,55 +79,56 @@ class Resamples:
             errors = _correct(np.sqrt(np.fmax(squares, 0)) / rows, weights @ (counts > 0))
         return Estimate(value, errors[0], value + shift[1:], errors[1:], (counts > 0).sum(0).astype(np.int64))
 
-    def aucs(self, scores: Array, labels: Array, minus: Array | None = None) -> Estimate:
-        """Compute the area under the ROC curve at every point, with ties counted half.
+    def aucs(
+        self, scores: Array, labels: Array, minus: Array | None = None, folds: npt.NDArray[np.intp] | None = None
+    ) -> Estimate:
+        """Compute the area under the ROC curve at every point: the share of pairs of rows with labels 1 and 0 that are in order.
 
-        Standard errors are those of placement values summed within questions (DeLong et al. 1988; clustered: Obuchowski 1997).
+        Ties count half. Standard errors are those of the questions' influence (DeLong et al. 1988; clustered: Obuchowski 1997).
 
         Args:
             scores: Scores, higher for label 1, [point row]; rows with NaN are left out.
             labels: Labels, 0 or 1, [row].
             minus: Scores whose AUC is subtracted, over the rows that have both, [point row].
+            folds: Fold of each row, [row]; only rows of the same fold make a pair. If None, all rows do.
 
         Returns:
             AUC, or difference of two AUCs; NaN where one label is absent.
         """
         auc, errors = (np.full((len(self._all_weights), len(scores)), np.nan) for _ in range(2))
         n = np.zeros(len(scores), dtype=np.int64)
-        for point, score in enumerate(scores):
-            arms = [score] if minus is None else [score, minus[point]]
-            present = np.asarray(~np.isnan(arms).any(0))
-            clusters = np.unique(self.cluster[present])
-            n[point] = len(clusters)
-            if not present.any():
-                continue
-            (auc[:, point], influence), *others = (self._auc(one[present], labels[present], present) for one in arms)
-            for other, its_influence in others:
-                auc[:, point] -= other
-                influence -= its_influence
-            weights = self._all_weights[:, clusters]
-            squares = (weights * influence[:, clusters] ** 2).sum(1)
-            errors[:, point] = _correct(np.sqrt(squares), weights.sum(1))
+        folds = np.zeros(len(labels), dtype=np.intp) if folds is None else folds
+        for point in range(len(scores)):
+            arms = scores[point, None] if minus is None else np.stack([scores[point], minus[point]])
+            rows = np.flatnonzero(~np.isnan(arms).any(0))
+            questions, cluster = np.unique(self.cluster[rows], return_inverse=True)
+            n[point] = len(questions)
+            in_order, pairs = _pairs(arms[:, rows], labels[rows], folds[rows], cluster)
+            weights = np.ascontiguousarray(self._all_weights[:, questions].T, dtype=np.float32)
+            won, paired = in_order @ weights, pairs @ weights  # exact: sums of integers and halves
+            with np.errstate(invalid="ignore", divide="ignore"):
+                total = np.einsum("qb,qb->b", weights, paired, dtype=np.float64)  # every pair twice, from either question
+                auc[:, point] = np.einsum("qb,qb->b", weights, won, dtype=np.float64) / total
+                influence = won - auc[:, point].astype(np.float32) * paired
+                squares = np.einsum("qb,qb,qb->b", weights, influence, influence, dtype=np.float64)
+                errors[:, point] = _correct(2 * np.sqrt(squares) / total, weights.sum(0, dtype=np.float64))
         return Estimate(auc[0], errors[0], auc[1:], errors[1:], n)
 
-    def _auc(self, scores: Array, labels: Array, present: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Return the AUC of the sample and each resample, and the influence of each question on it, [1 + resample question]."""
-        _, rank = np.unique(scores, return_inverse=True)
-        order = np.argsort(rank, kind="stable")
-        starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
-        cluster = self.cluster[present]
-        weights = self._all_weights[:, cluster[order]]
-        positive = np.add.reduceat(weights * labels[order], starts, axis=1)
-        negative = np.add.reduceat(weights * (1 - labels[order]), starts, axis=1)
-        n_positive, n_negative = (count.sum(1, keepdims=True) for count in (positive, negative))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            below = (np.cumsum(negative, axis=1) - negative / 2) / n_negative
-            above = 1 - (np.cumsum(positive, axis=1) - positive / 2) / n_positive
-            auc = (positive * below).sum(1, keepdims=True) / n_positive
-            placed = np.where(labels == 1, ((below - auc) / n_positive)[:, rank], ((above - auc) / n_negative)[:, rank])
-        influence = np.zeros((self._all_weights.shape[1], len(placed)))
-        np.add.at(influence, cluster, placed.T)
-        return auc[:, 0], influence.T
+
+def _pairs(
+    arms: Array, labels: Array, folds: npt.NDArray[np.intp], cluster: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the pairs in order (of two arms: the difference) and all pairs of any two questions, symmetric [question question]."""
+    one, zero, n = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0), cluster.max(initial=-1) + 1
+    cells = (n * cluster[one, None] + cluster[zero]).ravel()
+
+    def by_question(pairs: Array) -> npt.NDArray[np.float32]:
+        sums = np.bincount(cells, pairs.ravel(), n * n).reshape(n, n)
+        return (sums + sums.T).astype(np.float32)
+
+    paired = (folds[one, None] == folds[zero]).astype(np.float64)
+    first, *second = (np.heaviside(arm[one, None] - arm[zero], 0.5) for arm in arms)
+    return by_question((first - second[0] if second else first) * paired), by_question(paired)
 
 
 def _correct(errors: Array, n: Array) -> Array:
