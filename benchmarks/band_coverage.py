@@ -177,13 +177,17 @@ def scores_of(result: PathwayResult, arms: list[Array], kind: str) -> World:
     pairs = [np.flatnonzero(cluster == q) for q in np.unique(cluster)]
     usable = [rows[np.argsort(labels[rows])] for rows in pairs if sorted(labels[rows]) == [0, 1]]
     table = np.array(arms)[:, :, np.array([rows for rows in usable if not np.isnan(np.array(arms)[:, :, rows]).any()])]
-    return World(lambda rng, n: table[:, :, rng.integers(0, table.shape[2], n)].reshape(*table.shape[:2], -1), auc_of(table, kind), kind)
+    return World(
+        lambda rng, n: table[:, :, rng.integers(0, table.shape[2], n)].reshape(*table.shape[:2], -1), auc_of(table, kind), kind
+    )
 
 
 def auc_of(scores: Array, kind: str) -> Array:
     """Return the AUC of the first probe at each layer, or minus that of the second, from scores [probe layer question label]."""
     false, true = scores[..., 0], scores[..., 1]
-    auc = np.array([[stats.mannwhitneyu(*pair).statistic for pair in zip(*one, strict=True)] for one in zip(true, false, strict=True)])
+    auc = np.array(
+        [[stats.mannwhitneyu(*pair).statistic for pair in zip(*one, strict=True)] for one in zip(true, false, strict=True)]
+    )
     auc /= false.shape[-1] ** 2
     return auc[0] - auc[1] if kind == "auc difference" else auc[0]
 
@@ -236,7 +240,9 @@ def main() -> None:
     for name in args.worlds.split(",") if args.worlds else worlds:
         for n in args.sizes:
             point, every, below, above, missed, width = measure(name, worlds[name], n, args.runs, args.resamples)
-            cells = f"{100 * point:.1f} | {100 * every:.1f} | {100 * below:.1f} / {100 * above:.1f} | {100 * missed:.1f} | {width:.1f}"
+            cells = (
+                f"{100 * point:.1f} | {100 * every:.1f} | {100 * below:.1f} / {100 * above:.1f} | {100 * missed:.1f} | {width:.1f}"
+            )
             print(f"| {name} | {n} | {cells} |", flush=True)
 
 

@@ -202,16 +202,13 @@ def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Esti
     return next(estimate for name, _, estimate in gaps(curves) if name == "gap_difference")
 
 
-def interval(found: dict[str, Estimate], name: str, level: float = 0.95) -> tuple[float, float]:
-    """Return the pointwise interval of a contrast at the only layer, made as in the package."""
-    frame = quantity_frame([0], name, RANDOM, found[name], rate=name == "flip_rate", level=level)
-    return frame["ci_low"].iloc[0], frame["ci_high"].iloc[0]
-
-
-def is_beyond(found: dict[str, Estimate], name: str, sign: int, level: float = 0.95) -> bool:
-    """Return whether the interval of a contrast lies on the side ``sign`` of 0."""
-    low, high = interval(found, name, level)
-    return low > 0 if sign > 0 else high < 0
+def sides_of(found: dict[str, Estimate], level: float = 0.95) -> dict[str, int]:
+    """Return the side of 0 on which the pointwise interval of each contrast lies at the only layer, else 0."""
+    sides: dict[str, int] = {}
+    for name, estimate in found.items():
+        made = quantity_frame([0], name, RANDOM, estimate, rate=name == "flip_rate", level=level).iloc[0]
+        sides[name] = int(made["ci_low"] > 0) - int(made["ci_high"] < 0)
+    return sides
 
 
 def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> dict[str, float]:
@@ -222,22 +219,20 @@ def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> 
         own, other, label, ids = draw(np.random.default_rng([seed, n, run]), n)
         draws = Resamples.of(ids, n_resamples=resamples, seed=run)
         found = contrasts(own, other, label, draws, run) | {GAP: gap_difference(own, other, label, draws)}
-        held: dict[str, bool] = {}
-        for name in SHOWN:
-            held |= {f"{name} <": is_beyond(found, name, -1), f"{name} >": is_beyond(found, name, 1)}
-        signs = {name: claim.sign for name, claim in STANDS.items()}
-        for label_of, level in (("", PARTIAL_LEVEL), (", 95 %", 0.95)):
-            held[f"one or two{label_of}"] = any(is_beyond(found, name, sign, level) for name, sign in signs.items())
-            held[f"reversed{label_of}"] = any(is_beyond(found, name, -sign, level) for name, sign in signs.items())
-        held["stands"] = all(is_beyond(found, name, sign) for name, sign in signs.items())
-        held["specific"] = held["stands"] and held["row_specific_vs_placebo <"]
-        held["specific, own value"] = held["stands"] and held[f"{OWN} <"]
-        held |= {name: held[name] and not held["stands"] for name in ("one or two", "one or two, 95 %")}
+        sides, strict = sides_of(found), sides_of({name: found[name] for name in STANDS}, PARTIAL_LEVEL)
+        held = {f"{name} {side}": sides[name] == sign for name in SHOWN for side, sign in (("<", -1), (">", 1))}
+        held["stands"] = all(sides[name] == claim.sign for name, claim in STANDS.items())
+        held["specific"] = held["stands"] and sides["row_specific_vs_placebo"] < 0
+        held["specific, own value"] = held["stands"] and sides[OWN] < 0
+        for suffix, at in (("", strict), (", 95 %", sides)):
+            some = any(at[name] == claim.sign for name, claim in STANDS.items())
+            held[f"one or two{suffix}"] = some and not held["stands"]
+            held[f"reversed{suffix}"] = any(at[name] == -claim.sign for name, claim in STANDS.items())
         count = {name: count.get(name, 0) + 100 * value / runs for name, value in held.items()}
         p_by_run.append(
             [
-                p_values(found[name], rate=name == "flip_rate")[0] if np.sign(found[name].value[0]) == sign else 1.0
-                for name, sign in signs.items()
+                p_values(found[name], rate=name == "flip_rate")[0] if np.sign(found[name].value[0]) == claim.sign else 1.0
+                for name, claim in STANDS.items()
             ]
         )
     # Studies are drawn from the runs, because contrasts of one sweep depend on one another, and sweeps do not.

@@ -69,7 +69,7 @@ def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dic
     out: dict[str, GroupCurve] = {}
     for name, members in ((Q, q & present), (A, ~q & present), (ALL, present)):
         mean, start = (draws.means(values.T, members.T) for values in (delta, before))
-        out[name] = GroupCurve(mean.value, mean.error, mean.draws, mean.errors, mean.n, start.value)
+        out[name] = GroupCurve(**vars(mean), before=start.value)
     return out
 
 
@@ -101,7 +101,10 @@ def _subtract(a: Estimate, b: Estimate) -> Estimate:
     covariance.
     """
     errors = np.hypot(a.error, b.error), np.hypot(a.errors, b.errors)
-    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], np.minimum(a.n, b.n))
+    n = np.minimum(a.n, b.n)
+    own, other = (n / np.fmax(one.n, 1) * one.far for one in (a, b))
+    least, most = np.fmin(own[0], -other[1]), np.fmax(own[1], -other[0])
+    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], n, np.stack([least, most]))
 
 
 def quantity_frame(
@@ -113,12 +116,14 @@ def quantity_frame(
     auc: bool = False,
     rate: bool = False,
     level: float = 0.95,
+    cross_fitted: bool = False,
 ) -> pd.DataFrame:
     """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
-    limit = _LIMITS.get(quantity, 100.0)
-    return band_frame(
-        layers, quantity, control, auc_band(estimate, level=level) if auc else band(estimate, level=level, rate=rate, limit=limit)
-    )
+    if auc:
+        made = auc_band(estimate, level=level, cross_fitted=cross_fitted)
+    else:
+        made = band(estimate, level=level, rate=rate, limit=_LIMITS.get(quantity, 100.0))
+    return band_frame(layers, quantity, control, made)
 
 
 def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:

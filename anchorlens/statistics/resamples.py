@@ -20,6 +20,7 @@ class Estimate:
         draws: Value in each resample, [resample point]; all points of a resample share one draw of questions.
         errors: Standard error computed within each resample, [resample point].
         n: Number of questions, [point].
+        far: Smallest and largest influence of a question in the sample, [2 point]. Of a mean: its distance from the mean.
     """
 
     value: Array
@@ -27,10 +28,12 @@ class Estimate:
     draws: Array
     errors: Array
     n: Counts
+    far: Array
 
     def at(self, points: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Estimate":
         """Return the estimate at some of the points."""
-        return Estimate(self.value[points], self.error[points], self.draws[:, points], self.errors[:, points], self.n[points])
+        fields = (self.value, self.error, self.draws, self.errors, self.n, self.far)
+        return Estimate(*(field[..., points] for field in fields))
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,11 @@ class Resamples:
             # Sum over drawn questions of (sum of values - mean of the resample * rows)^2.
             squares = weights @ residuals**2 - 2 * shift * (weights @ (residuals * counts)) + shift**2 * (weights @ counts**2)
             errors = _correct(np.sqrt(np.fmax(squares, 0)) / rows, weights @ (counts > 0))
-        return Estimate(value, errors[0], value + shift[1:], errors[1:], (counts > 0).sum(0).astype(np.int64))
+            n = (counts > 0).sum(0).astype(np.int64)
+            far = n / counts.sum(0) * np.stack([residuals.min(0), residuals.max(0)])
+        return Estimate(value, errors[0], value + shift[1:], errors[1:], n, far)
 
-    def aucs(
-        self, scores: Array, labels: Array, minus: Array | None = None, folds: npt.NDArray[np.intp] | None = None
-    ) -> Estimate:
+    def aucs(self, scores: Array, labels: Array, minus: Array | None = None) -> Estimate:
         """Compute the area under the ROC curve at every point: the share of pairs of rows with labels 1 and 0 that are in order.
 
         Ties count half. Standard errors are those of the questions' influence (DeLong et al. 1988; clustered: Obuchowski 1997).
@@ -90,20 +93,20 @@ class Resamples:
             scores: Scores, higher for label 1, [point row]; rows with NaN are left out.
             labels: Labels, 0 or 1, [row].
             minus: Scores whose AUC is subtracted, over the rows that have both, [point row].
-            folds: Fold of each row, [row]; only rows of the same fold make a pair. If None, all rows do.
 
         Returns:
             AUC, or difference of two AUCs; NaN where one label is absent.
         """
         auc, errors = (np.full((len(self._all_weights), len(scores)), np.nan) for _ in range(2))
-        n = np.zeros(len(scores), dtype=np.int64)
-        folds = np.zeros(len(labels), dtype=np.intp) if folds is None else folds
+        n, far = np.zeros(len(scores), dtype=np.int64), np.full((2, len(scores)), np.nan)
         for point in range(len(scores)):
             arms = scores[point, None] if minus is None else np.stack([scores[point], minus[point]])
             rows = np.flatnonzero(~np.isnan(arms).any(0))
             questions, cluster = np.unique(self.cluster[rows], return_inverse=True)
             n[point] = len(questions)
-            in_order, pairs = _pairs(arms[:, rows], labels[rows], folds[rows], cluster)
+            if len(set(labels[rows])) < 2:
+                continue
+            in_order, pairs = _pairs(arms[:, rows], labels[rows], cluster)
             weights = np.ascontiguousarray(self._all_weights[:, questions].T, dtype=np.float32)
             won, paired = in_order @ weights, pairs @ weights  # exact: sums of integers and halves
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -112,23 +115,21 @@ class Resamples:
                 influence = won - auc[:, point].astype(np.float32) * paired
                 squares = np.einsum("qb,qb,qb->b", weights, influence, influence, dtype=np.float64)
                 errors[:, point] = _correct(2 * np.sqrt(squares) / total, weights.sum(0, dtype=np.float64))
-        return Estimate(auc[0], errors[0], auc[1:], errors[1:], n)
+            far[:, point] = 2 * n[point] / total[0] * np.array([influence[:, 0].min(), influence[:, 0].max()])
+        return Estimate(auc[0], errors[0], auc[1:], errors[1:], n, far)
 
 
-def _pairs(
-    arms: Array, labels: Array, folds: npt.NDArray[np.intp], cluster: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _pairs(arms: Array, labels: Array, cluster: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return the pairs in order (of two arms: the difference) and all pairs of any two questions, symmetric [question question]."""
-    one, zero, n = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0), cluster.max(initial=-1) + 1
+    one, zero, n = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0), cluster.max() + 1
     cells = (n * cluster[one, None] + cluster[zero]).ravel()
 
     def by_question(pairs: Array) -> npt.NDArray[np.float32]:
         sums = np.bincount(cells, pairs.ravel(), n * n).reshape(n, n)
         return (sums + sums.T).astype(np.float32)
 
-    paired = (folds[one, None] == folds[zero]).astype(np.float64)
     first, *second = (np.heaviside(arm[one, None] - arm[zero], 0.5) for arm in arms)
-    return by_question((first - second[0] if second else first) * paired), by_question(paired)
+    return by_question(first - second[0] if second else first), by_question(np.ones_like(first))
 
 
 def _correct(errors: Array, n: Array) -> Array:

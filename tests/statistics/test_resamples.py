@@ -49,45 +49,35 @@ def test_a_group_of_one_question_has_no_standard_error():
     assert (np.isnan(many.errors) >= np.isnan(many.draws)).all()
 
 
-def auc_by_pairs(scores, labels, folds, ids):
-    """AUC over the pairs of rows of one fold, compared one by one, and the influence of each question on it."""
-    one, zero = (np.flatnonzero(labels == label) for label in (1, 0))
-    pairs = [(i, j, 0.5 * (scores[i] > scores[j]) + 0.5 * (scores[i] >= scores[j])) for i in one for j in zero if folds[i] == folds[j]]
-    auc, influence = np.mean([won for *_, won in pairs]), dict.fromkeys(ids, 0.0)
-    for i, j, won in pairs:
-        for row in (i, j):
-            influence[ids[row]] += (won - auc) / len(pairs)
-    return auc, np.array(list(influence.values()))
+def influence_of_auc(scores, labels, ids):
+    """Influence of each question on an AUC: pairs of rows are compared one by one."""
+    auc, influence = roc_auc_score(labels, scores), dict.fromkeys(ids, 0.0)
+    for score, label, question in zip(scores, labels, ids, strict=True):
+        others = scores[labels != label]
+        wins = ((score > others) if label else (score < others)) + 0.5 * (score == others)
+        influence[question] += (wins.mean() - auc) / (labels == label).sum()
+    return np.array(list(influence.values()))
 
 
-@pytest.mark.parametrize("n_folds", [1, 3])
-def test_aucs_and_errors_of_every_resample_equal_a_loop_over_pairs_with_ties(n_folds):
+def test_aucs_and_errors_of_every_resample_equal_scikit_learns_and_a_loop_with_ties():
     rng = np.random.default_rng(0)
     scores, labels = rng.integers(0, 7, (2, 60)).astype(float), rng.integers(0, 2, 60).astype(float)
-    ids, folds = np.repeat(np.arange(30), 2), np.repeat(rng.integers(0, n_folds, 30), 2)
+    ids = np.repeat(np.arange(30), 2)
     draws = Resamples.of(ids, n_resamples=20, seed=3)
-    found, difference = draws.aucs(scores, labels, folds=folds), draws.aucs(scores[:1], labels, minus=scores[1:], folds=folds)
-    assert found.value == pytest.approx([auc_by_pairs(one, labels, folds, ids)[0] for one in scores])
+    found, difference = draws.aucs(scores, labels), draws.aucs(scores[:1], labels, minus=scores[1:])
+    assert found.value == pytest.approx([roc_auc_score(labels, one) for one in scores])
+    influences = [30 * influence_of_auc(one, labels, ids) for one in scores]
+    np.testing.assert_allclose(found.far, [[one.min() for one in influences], [one.max() for one in influences]], rtol=1e-5)
+    assert difference.far[1, 0] == pytest.approx((influences[0] - influences[1]).max(), rel=1e-5)
     for i in range(20):
         rows, again = drawn(draws, i)
-        aucs, influences = zip(*(auc_by_pairs(one[rows], labels[rows], folds[rows], again) for one in scores), strict=True)
+        influences = [influence_of_auc(one[rows], labels[rows], again) for one in scores]
         factor = np.sqrt(30 / 29)
-        assert found.draws[i] == pytest.approx(aucs)
-        assert found.errors[i] == pytest.approx([factor * np.sqrt((one**2).sum()) for one in influences])
-        assert difference.draws[i, 0] == pytest.approx(aucs[0] - aucs[1])
+        for point, influence in enumerate(influences):
+            assert found.draws[i, point] == pytest.approx(roc_auc_score(labels[rows], scores[point, rows]))
+            assert found.errors[i, point] == pytest.approx(factor * np.sqrt((influence**2).sum()))
+        assert difference.draws[i, 0] == pytest.approx(found.draws[i, 0] - found.draws[i, 1])
         assert difference.errors[i, 0] == pytest.approx(factor * np.sqrt(((influences[0] - influences[1]) ** 2).sum()))
-
-
-def test_an_auc_equals_scikit_learns_and_within_folds_the_mean_weighted_by_pairs():
-    rng = np.random.default_rng(0)
-    scores, labels = rng.normal(size=60), np.tile([0.0, 1.0], 30)
-    folds = np.repeat(np.arange(30) % 4, 2)
-    draws = Resamples.of(np.repeat(np.arange(30), 2), n_resamples=1)
-    assert draws.aucs(scores[None], labels).value[0] == pytest.approx(roc_auc_score(labels, scores))
-    parts = [(roc_auc_score(labels[folds == f], scores[folds == f]), (folds == f).sum() ** 2) for f in range(4)]
-    aucs, weights = zip(*parts, strict=True)
-    shifted = draws.aucs((scores + 100 * folds)[None], labels, folds=folds)
-    assert shifted.value[0] == pytest.approx(np.average(aucs, weights=weights))
 
 
 def test_the_standard_error_of_an_auc_is_that_of_new_samples():
