@@ -231,13 +231,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400, help="curves per world and size (default: 400)")
     parser.add_argument("--resamples", type=int, default=1000, help="resamples per curve (default: 1000)")
-    parser.add_argument("--worlds", help="names of worlds, separated by commas (default: all)")
+    parser.add_argument("--worlds", help="names of worlds, separated by semicolons (default: all)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of questions")
     parser.add_argument("--real", nargs="+", metavar="RUN", help="run directories whose questions are the population")
     args = parser.parse_args()
     worlds = {name: world for folder in args.real for name, world in real_worlds(folder).items()} if args.real else WORLDS
     print("| world | questions | pointwise | simultaneous | below / above | layers missed | width |\n|" + " --- |" * 7)
-    for name in args.worlds.split(",") if args.worlds else worlds:
+    for name in args.worlds.split(";") if args.worlds else worlds:
         for n in args.sizes:
             point, every, below, above, missed, width = measure(name, worlds[name], n, args.runs, args.resamples)
             cells = (

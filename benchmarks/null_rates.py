@@ -15,7 +15,6 @@ Tables: ``contrasts`` (share of runs whose pointwise interval lies below 0 / abo
   ``row_specific_effect`` of the cut alone (former rule).
 - ``one or two``: a contrast, but not all, by its 98.3 % interval; ``one or two, 95 %``: without that correction (former rule).
 - ``reversed``: a contrast on the other side, by its 98.3 % interval; ``reversed, 95 %``: former rule.
-- ``study``: in % of studies of eight sweeps, any contrast by Holm over all contrasts; ``study, 95 %``: without a correction.
 """
 
 import argparse
@@ -28,7 +27,7 @@ import pandas as pd
 from anchorlens.protocols.knockout.findings import CLAIMS, PARTIAL_LEVEL, STANDS, layers_standing
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.running.loading import load_run
-from anchorlens.statistics.bands import auc_band, holm, p_values
+from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, mean_of, row_specific_changes
 from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, gaps, group_curves, quantity_frame
@@ -42,8 +41,6 @@ Draw = Callable[[np.random.Generator, int], Sweep]
 OWN = "row_specific_effect (description)"
 GAP = "gap difference (description)"
 SHOWN = (*CLAIMS, OWN, GAP)
-SWEEPS = 8
-"""Sweeps of a study."""
 
 
 def by_question(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -214,7 +211,6 @@ def sides_of(found: dict[str, Estimate], level: float = 0.95) -> dict[str, int]:
 def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> dict[str, float]:
     """Compute the cells of a row of the tables ``contrasts`` (``name <``, ``name >``) and ``claims``."""
     count: dict[str, float] = {}
-    p_by_run: list[list[float]] = []
     for run in range(runs):
         own, other, label, ids = draw(np.random.default_rng([seed, n, run]), n)
         draws = Resamples.of(ids, n_resamples=resamples, seed=run)
@@ -229,17 +225,6 @@ def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> 
             held[f"one or two{suffix}"] = some and not held["stands"]
             held[f"reversed{suffix}"] = any(at[name] == -claim.sign for name, claim in STANDS.items())
         count = {name: count.get(name, 0) + 100 * value / runs for name, value in held.items()}
-        p_by_run.append(
-            [
-                p_values(found[name], rate=name == "flip_rate")[0] if np.sign(found[name].value[0]) == claim.sign else 1.0
-                for name, claim in STANDS.items()
-            ]
-        )
-    # Studies are drawn from the runs, because contrasts of one sweep depend on one another, and sweeps do not.
-    rng, tables = np.random.default_rng(seed), np.array(p_by_run)
-    studies = [tables[rng.choice(runs, min(SWEEPS, runs), replace=False)].ravel() for _ in range(400)]
-    count["study"] = 100 * np.mean([(holm(p) <= 0.05).any() for p in studies])
-    count["study, 95 %"] = 100 * np.mean([(p <= 0.05).any() for p in studies])
     return count
 
 
@@ -263,7 +248,7 @@ def layer_rates(n: int, cuts: tuple[Cut, Cut], *, runs: int, seed: int, resample
 
 
 STATUSES = (
-    "stands", "specific", "specific, own value", "one or two", "one or two, 95 %", "reversed", "reversed, 95 %", "study", "study, 95 %",
+    "stands", "specific", "specific, own value", "one or two", "one or two, 95 %", "reversed", "reversed, 95 %",
 )  # fmt: skip
 
 
@@ -278,7 +263,7 @@ def print_sweeps(worlds: dict[str, Draw], tables: list[str], args: argparse.Name
         print_table("Share of runs (%) whose pointwise interval lies below 0 / above 0", SHOWN, cells)
     if "claims" in tables:
         cells = {key: [f"{found[name]:.1f}" for name in STATUSES] for key, found in rates.items()}
-        print_table("Claims of the verdict, share of sweeps (%); study: of studies of eight sweeps", STATUSES, cells)
+        print_table("Claims of the verdict, share of sweeps (%)", STATUSES, cells)
 
 
 def print_table(title: str, columns: tuple[str, ...], cells: dict[tuple[str, int], list[str]]) -> None:
