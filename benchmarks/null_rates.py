@@ -1,22 +1,33 @@
 """Estimate false positive rates and power of the contrasts of a knockout, in simulations (METHOD 5, 6).
 
-    python benchmarks/null_rates.py                       # the tables of docs/statistics.md; about ten minutes on one core
-    python benchmarks/null_rates.py --runs 100            # a quick estimate
-    python benchmarks/null_rates.py --tables claims       # one of: nulls, effects, claims, layers
+    python benchmarks/null_rates.py                     # the tables of docs/statistics.md
+    python benchmarks/null_rates.py --runs 100          # a quick estimate
+    python benchmarks/null_rates.py --real RUN ...      # real rows: questions of saved knockouts as the population
 
 A simulated world is the log-odds of a probe: clean, under the cut of E_Q (the exact question tokens), and under the placebo cut. No
-model is needed: the script tests the package's computation of intervals from P.
+model is needed: the script tests the package's computation of intervals from P. With ``--real``, questions of a saved run are drawn
+with replacement at k*; in the null, a coin decides for each question which of its two cuts is the placebo.
+
+Tables: ``contrasts`` (share of runs whose pointwise interval lies below 0 / above 0), ``claims`` (statuses of the verdict) and
+``layers`` (thirty layers). Columns of ``claims``, in % of sweeps:
+
+- ``stands``: all three contrasts, 95 % intervals. ``specific``: and ``row_specific_vs_placebo``. ``specific, own value``: and
+  ``row_specific_effect`` of the cut alone (former rule).
+- ``one or two``: a contrast, but not all, by its 98.3 % interval; ``one or two, 95 %``: without that correction (former rule).
+- ``reversed``: a contrast on the other side, by its 98.3 % interval; ``reversed, 95 %``: former rule.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from anchorlens.protocols.knockout.findings import CLAIMS, PARTIAL_LEVEL, STANDS, layers_standing
-from anchorlens.statistics.bands import auc_band, band, holm, p_values
+from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
+from anchorlens.running.loading import load_run
+from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, mean_of, row_specific_changes
 from anchorlens.statistics.delta import delta_p, is_flipped
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, gaps, group_curves, quantity_frame
@@ -24,19 +35,12 @@ from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = np.ndarray
 Cut = Callable[[np.random.Generator, Array, Array], Array]
+Sweep = tuple[Arm, Arm, Array, Array]
+"""Both arms [layer row], labels (1: false answer) and questions."""
+Draw = Callable[[np.random.Generator, int], Sweep]
 OWN = "row_specific_effect (description)"
 GAP = "gap difference (description)"
 SHOWN = (*CLAIMS, OWN, GAP)
-SWEEPS = 8
-"""Sweeps of a study."""
-
-
-class Rate(NamedTuple):
-    """Shares of runs whose pointwise interval lies below 0, and above."""
-
-    contrast: str
-    below: float
-    above: float
 
 
 def by_question(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -104,26 +108,14 @@ def heavy_tailed(rng: np.random.Generator, clean: Array, truth: Array) -> Array:
     return clean + 0.7 * (0.6 * shared + 0.8 * rng.standard_t(2, clean.shape))
 
 
-NULLS: dict[str, tuple[Cut, Cut]] = {
-    "noise": (noise(0.8), noise(0.8)),
-    "noise, size by question": (sized_by_question, sized_by_question),
-    "shift by question": (shifted_by_question, shifted_by_question),
-    "size with confidence": (sized_with_confidence, sized_with_confidence),
-    "size against confidence": (sized_against_confidence, sized_against_confidence),
-    "heavy-tailed": (heavy_tailed, heavy_tailed),
-    "sparse": (sparse, sparse),
-}
-EFFECTS: dict[str, tuple[Cut, Cut]] = {
-    "cut halves the logit": (halved, noise(0.4)),
-    "cut erases the truth part": (erased, noise(0.4)),
-    "cut erases it in 30 % of rows": (erased_in_some, noise(0.4)),
-    "cut only noisier than placebo": (noise(1.2), noise(0.4)),
-    "both attenuate, cut noisier": (attenuated(1.6), attenuated(0.4)),
-}
+def falling(rng: np.random.Generator, clean: Array, truth: Array) -> Array:  # noqa: ARG001
+    """Take 3 to 6 log-odds from the clean prediction in 15 % of the rows; the others hardly move."""
+    lost = (rng.random(clean.shape) < 0.15) * rng.uniform(3, 6, clean.shape)
+    return clean - np.sign(clean) * lost + 0.1 * rng.normal(size=clean.shape)
 
 
-def world(rng: np.random.Generator, n: int, cuts: tuple[Cut, Cut], layers: int = 1) -> tuple[Arm, Arm, Array, np.ndarray]:
-    """Draw both arms [layer row], labels (1: false answer) and questions; noise is AR(0.8) over layers."""
+def world(rng: np.random.Generator, n: int, cuts: tuple[Cut, Cut], layers: int = 1) -> Sweep:
+    """Draw a sweep of ``n`` questions with a true and a false answer each; noise is AR(0.8) over layers."""
     label = np.tile([0.0, 1.0], n)
     truth = np.broadcast_to(1.25 * (2 * label - 1), (layers, 2 * n))
     clean = truth + _along_layers(rng, (layers, 2 * n))
@@ -137,6 +129,53 @@ def _along_layers(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     for layer in range(1, shape[0]):
         steps[layer] = 0.8 * steps[layer - 1] + 0.6 * steps[layer]
     return steps
+
+
+CUTS: dict[str, tuple[Cut, Cut]] = {
+    "noise": (noise(0.8), noise(0.8)),
+    "noise, size by question": (sized_by_question, sized_by_question),
+    "shift by question": (shifted_by_question, shifted_by_question),
+    "size with confidence": (sized_with_confidence, sized_with_confidence),
+    "size against confidence": (sized_against_confidence, sized_against_confidence),
+    "heavy-tailed": (heavy_tailed, heavy_tailed),
+    "sparse": (sparse, sparse),
+    "skewed": (falling, falling),
+    "both attenuate, cut noisier": (attenuated(1.6), attenuated(0.4)),
+    "cut only noisier than placebo": (noise(1.2), noise(0.4)),
+    "cut halves the logit": (halved, noise(0.4)),
+    "cut erases the truth part": (erased, noise(0.4)),
+    "cut erases it in 30 % of rows": (erased_in_some, noise(0.4)),
+}
+WORLDS: dict[str, Draw] = {name: partial(world, cuts=cuts) for name, cuts in CUTS.items()}
+NULLS = tuple(CUTS)[:8]
+
+
+def real_worlds(folder: str) -> dict[str, Draw]:
+    """Return the null and the effect of each knockout of a saved run, at k*."""
+    worlds: dict[str, Draw] = {}
+    for result in load_run(folder):
+        if isinstance(result, PathwayResult) and RANDOM in (tables := result.tables()):
+            k, cluster = [result.layers.index(result.shown_layer)], result.draws.cluster
+            own, other = (Arm(tables[c].before[k], tables[c].after[k]) for c in (SIZE_MATCHED, RANDOM))
+            rows_of = [np.flatnonzero(cluster == q) for q in np.unique(cluster)]
+            for name, is_null in (("null", True), ("as measured", False)):
+                draw = partial(real_world, own=own, other=other, labels=result.labels, rows_of=rows_of, is_null=is_null)
+                worlds[f"{result.dataset}, {name}"] = draw
+    return worlds
+
+
+def real_world(
+    rng: np.random.Generator, n: int, *, own: Arm, other: Arm, labels: Array, rows_of: list[Array], is_null: bool
+) -> Sweep:
+    """Draw questions of a saved sweep with replacement; in a null, a coin for each question exchanges its arms."""
+    picked = [rows_of[i] for i in rng.integers(0, len(rows_of), n)]
+    rows, ids = np.concatenate(picked), np.repeat(np.arange(n), [len(one) for one in picked])
+    exchanged = (rng.random(n) < 0.5)[ids] & is_null
+    first, second = own.after[:, rows], other.after[:, rows]
+    before = own.before[:, rows]
+    return (
+        Arm(before, np.where(exchanged, second, first)), Arm(before, np.where(exchanged, first, second)), labels[rows], ids
+    )  # fmt: skip
 
 
 def contrasts(own: Arm, other: Arm, label: Array, draws: Resamples, seed: int) -> dict[str, Estimate]:
@@ -160,131 +199,102 @@ def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Esti
     return next(estimate for name, _, estimate in gaps(curves) if name == "gap_difference")
 
 
-def rates(n: int, cuts: tuple[Cut, Cut], *, runs: int, seed: int, resamples: int = 500) -> Iterator[Rate]:
-    """Yield for each contrast the shares of runs whose pointwise interval lies below and above 0."""
-    below, above = (dict.fromkeys(SHOWN, 0) for _ in range(2))
+def sides_of(found: dict[str, Estimate], level: float = 0.95) -> dict[str, int]:
+    """Return the side of 0 on which the pointwise interval of each contrast lies at the only layer, else 0."""
+    sides: dict[str, int] = {}
+    for name, estimate in found.items():
+        made = quantity_frame([0], name, RANDOM, estimate, rate=name == "flip_rate", level=level).iloc[0]
+        sides[name] = int(made["ci_low"] > 0) - int(made["ci_high"] < 0)
+    return sides
+
+
+def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> dict[str, float]:
+    """Compute the cells of a row of the tables ``contrasts`` (``name <``, ``name >``) and ``claims``."""
+    count: dict[str, float] = {}
     for run in range(runs):
-        rng = np.random.default_rng([seed, n, run])
-        own, other, label, ids = world(rng, n, cuts)
+        own, other, label, ids = draw(np.random.default_rng([seed, n, run]), n)
         draws = Resamples.of(ids, n_resamples=resamples, seed=run)
         found = contrasts(own, other, label, draws, run) | {GAP: gap_difference(own, other, label, draws)}
-        for name, estimate in found.items():
-            made = band(estimate, rate=name == "flip_rate")
-            below[name] += int(made.high[0] < 0)
-            above[name] += int(made.low[0] > 0)
-    for name in SHOWN:
-        yield Rate(name, below[name] / runs, above[name] / runs)
+        sides, strict = sides_of(found), sides_of({name: found[name] for name in STANDS}, PARTIAL_LEVEL)
+        held = {f"{name} {side}": sides[name] == sign for name in SHOWN for side, sign in (("<", -1), (">", 1))}
+        held["stands"] = all(sides[name] == claim.sign for name, claim in STANDS.items())
+        held["specific"] = held["stands"] and sides["row_specific_vs_placebo"] < 0
+        held["specific, own value"] = held["stands"] and sides[OWN] < 0
+        for suffix, at in (("", strict), (", 95 %", sides)):
+            some = any(at[name] == claim.sign for name, claim in STANDS.items())
+            held[f"one or two{suffix}"] = some and not held["stands"]
+            held[f"reversed{suffix}"] = any(at[name] == -claim.sign for name, claim in STANDS.items())
+        count = {name: count.get(name, 0) + 100 * value / runs for name, value in held.items()}
+    return count
 
 
-def simultaneous(
-    n: int, cuts: tuple[Cut, Cut] = NULLS["noise"], *, runs: int, seed: int, layers: int = 30, resamples: int = 500
-) -> dict[str, float]:
-    """Compute how often each band covers 0 (AUC: 0.5) at all layers, and how often the verdict names a layer."""
-    covered = {"pointwise": 0, "simultaneous": 0, "auc, simultaneous": 0}
-    named = 0
+def layer_rates(n: int, cuts: tuple[Cut, Cut], *, runs: int, seed: int, resamples: int, layers: int = 30) -> dict[str, float]:
+    """Compute how often bands cover 0 (AUC: 0.5) at all layers, and how often the verdict names a layer."""
+    count: dict[str, float] = {}
     for run in range(runs):
         rng = np.random.default_rng([seed, n, run, 30])
         own, other, label, ids = world(rng, n, cuts, layers)
         draws = Resamples.of(ids, n_resamples=resamples, seed=run)
         found = contrasts(own, other, label, draws, run)
-        made = band(found["delta_p_vs_placebo"])
-        covered["pointwise"] += bool(((made.low <= 0) & (made.high >= 0)).all())
-        covered["simultaneous"] += bool(((made.sim_low <= 0) & (made.sim_high >= 0)).all())
+        frames = {name: quantity_frame(range(layers), name, RANDOM, found[name], rate=name == "flip_rate") for name in CLAIMS}
+        held = {name: bool(((one["sim_low"] <= 0) & (one["sim_high"] >= 0)).all()) for name, one in frames.items()}
+        one = frames["delta_p_vs_placebo"]
+        held["pointwise delta_p_vs_placebo"] = bool(((one["ci_low"] <= 0) & (one["ci_high"] >= 0)).all())
         read = auc_band(draws.aucs(_along_layers(rng, (layers, 2 * n)), label))
-        covered["auc, simultaneous"] += bool(((read.sim_low <= 0.5) & (read.sim_high >= 0.5)).all())
-        frame = pd.concat([quantity_frame(range(layers), name, RANDOM, found[name]) for name in STANDS])
-        named += bool(layers_standing(frame))
-    return {name: count / runs for name, count in covered.items()} | {"names a layer": named / runs}
+        held["auc"] = bool(((read.sim_low <= 0.5) & (read.sim_high >= 0.5)).all())
+        held["names a layer"] = bool(layers_standing(pd.concat([frames[name] for name in STANDS])))
+        count = {name: count.get(name, 0) + 100 * value / runs for name, value in held.items()}
+    return count
 
 
-def claims(n: int, cuts: tuple[Cut, Cut], *, runs: int, seed: int, resamples: int = 1000) -> dict[str, float]:
-    """Compute the shares of sweeps with each claim, and of studies of :data:`SWEEPS` sweeps with a claim on a contrast.
-
-    Returns:
-        ``stands``: all three contrasts, 95 % intervals. ``specific``: and ``row_specific_vs_placebo``. ``specific, own value``: and
-        ``row_specific_effect`` of the cut alone (former rule). ``one or two``: a contrast, but not all, by its 98.3 % interval;
-        ``one or two, 95 %`` without that correction (former rule). ``study``: any contrast by Holm over all contrasts of a study;
-        ``study, 95 %``: without a correction.
-    """
-    count = dict.fromkeys(("stands", "specific", "specific, own value", "one or two", "one or two, 95 %"), 0)
-    p_by_run: list[list[float]] = []
-    for run in range(runs):
-        rng = np.random.default_rng([seed, n, run, 7])
-        own, other, label, ids = world(rng, n, cuts)
-        draws = Resamples.of(ids, n_resamples=resamples, seed=run)
-        found = contrasts(own, other, label, draws, run)
-
-        def beyond(name: str, sign: int, level: float, found: dict[str, Estimate] = found) -> bool:
-            made = band(found[name], level=level, rate=name == "flip_rate")
-            return bool(made.low[0] > 0 if sign > 0 else made.high[0] < 0)
-
-        usual, strict = ([beyond(name, claim.sign, level) for name, claim in STANDS.items()] for level in (0.95, PARTIAL_LEVEL))
-        count["stands"] += all(usual)
-        count["specific"] += all(usual) and beyond("row_specific_vs_placebo", -1, 0.95)
-        count["specific, own value"] += all(usual) and beyond(OWN, -1, 0.95)
-        count["one or two"] += any(strict) and not all(usual)
-        count["one or two, 95 %"] += any(usual) and not all(usual)
-        right_side = [np.sign(found[name].value[0]) == claim.sign for name, claim in STANDS.items()]
-        p = [float(p_values(found[name], rate=name == "flip_rate")[0]) for name in STANDS]
-        p_by_run.append([one if side else 1.0 for one, side in zip(p, right_side, strict=True)])
-    shares = {name: number / runs for name, number in count.items()}
-    # Studies are drawn from the runs, because contrasts of one sweep depend on one another, and sweeps do not.
-    rng, tables = np.random.default_rng(seed), np.array(p_by_run)
-    studies = [tables[rng.choice(runs, SWEEPS, replace=False)].ravel() for _ in range(400)]
-    shares["study"] = float(np.mean([(holm(p) <= 0.05).any() for p in studies]))
-    shares["study, 95 %"] = float(np.mean([(p <= 0.05).any() for p in studies]))
-    return shares
+STATUSES = (
+    "stands", "specific", "specific, own value", "one or two", "one or two, 95 %", "reversed", "reversed, 95 %",
+)  # fmt: skip
 
 
-def _claims_table(runs: int, seed: int) -> None:
-    print("\nClaims of the verdict. Share of sweeps (%); last two columns: of studies of eight sweeps\n")
-    known, names = (
-        NULLS | EFFECTS,
-        ("stands", "specific", "specific, own value", "one or two", "one or two, 95 %", "study", "study, 95 %"),
-    )
-    print("| world | questions | " + " | ".join(names) + " |\n| --- | --- |" + " --- |" * len(names))
-    for name, cuts in known.items():
-        for n in (20, 40, 100):
-            found = claims(n, cuts, runs=runs, seed=seed)
-            print(f"| {name} | {n} | " + " | ".join(f"{100 * found[one]:.1f}" for one in names) + " |", flush=True)
+def print_sweeps(worlds: dict[str, Draw], tables: list[str], args: argparse.Namespace) -> None:
+    """Print the tables ``contrasts`` and ``claims``."""
+    rates = {
+        (name, n): sweep_rates(n, draw, runs=args.runs, seed=args.seed, resamples=args.resamples)
+        for name, draw in worlds.items() for n in args.sizes
+    }  # fmt: skip
+    if "contrasts" in tables:
+        cells = {key: [f"{found[f'{name} <']:.1f} / {found[f'{name} >']:.1f}" for name in SHOWN] for key, found in rates.items()}
+        print_table("Share of runs (%) whose pointwise interval lies below 0 / above 0", SHOWN, cells)
+    if "claims" in tables:
+        cells = {key: [f"{found[name]:.1f}" for name in STATUSES] for key, found in rates.items()}
+        print_table("Claims of the verdict, share of sweeps (%)", STATUSES, cells)
 
 
-def _table(title: str, worlds: dict[str, tuple[Cut, Cut]], runs: int, seed: int) -> None:
-    print(f"\n{title}\n")
-    print("| world | questions | " + " | ".join(SHOWN) + " |\n| --- | --- |" + " --- |" * len(SHOWN))
-    for name, cuts in worlds.items():
-        for n in (20, 40, 100):
-            cells = [f"{100 * r.below:.1f} / {100 * r.above:.1f}" for r in rates(n, cuts, runs=runs, seed=seed)]
-            print(f"| {name} | {n} | " + " | ".join(cells) + " |", flush=True)
-
-
-def _layers_table(runs: int, seed: int) -> None:
-    print("\nThirty layers of noise. Share of sweeps (%)\n")
-    columns = ("pointwise", "simultaneous", "auc, simultaneous", "names a layer")
-    print("| questions | " + " | ".join(columns) + " |\n| --- |" + " --- |" * len(columns))
-    for n in (20, 40, 100):
-        found = simultaneous(n, runs=runs, seed=seed, resamples=1000)
-        print(f"| {n} | " + " | ".join(f"{100 * found[name]:.1f}" for name in columns) + " |", flush=True)
+def print_table(title: str, columns: tuple[str, ...], cells: dict[tuple[str, int], list[str]]) -> None:
+    print(f"\n{title}\n\n| world | questions | {' | '.join(columns)} |\n| --- | --- |{' --- |' * len(columns)}")
+    for (name, n), row in cells.items():
+        print(f"| {name} | {n} | {' | '.join(row)} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="simulated sweeps per cell of a table")
+    parser.add_argument("--resamples", type=int, default=1000, help="resamples per sweep")
+    parser.add_argument("--sizes", type=int, nargs="+", default=(20, 40, 100), help="numbers of questions")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--tables", default="nulls,effects,claims,layers", help="tables to print, separated by commas (default: all)"
-    )
+    parser.add_argument("--worlds", help="names of worlds, separated by semicolons (default: all)")
+    parser.add_argument("--real", nargs="+", metavar="RUN", help="run directories whose questions are the population")
+    parser.add_argument("--tables", default="contrasts,claims,layers", help="tables to print, separated by commas (default: all)")
     args = parser.parse_args()
     tables = args.tables.split(",")
-    head = "Share of runs (%) whose 95 % interval lies below 0 / above 0"
-    if "nulls" in tables:
-        _table(f"Nothing is there. {head} (nominal 2.5 / 2.5)", NULLS, args.runs, args.seed)
-    if "effects" in tables:
-        _table(f"Something is there. {head}", EFFECTS, args.runs, args.seed)
-    if "claims" in tables:
-        _claims_table(args.runs, args.seed)
-    if "layers" in tables:
-        _layers_table(args.runs, args.seed)
+    worlds = {name: draw for folder in args.real for name, draw in real_worlds(folder).items()} if args.real else WORLDS
+    worlds = {name: worlds[name] for name in args.worlds.split(";")} if args.worlds else worlds
+    if {"contrasts", "claims"} & set(tables):
+        print_sweeps(worlds, tables, args)
+    if "layers" in tables and not args.real:
+        rates = {
+            (name, n): layer_rates(n, CUTS[name], runs=args.runs, seed=args.seed, resamples=args.resamples)
+            for name in NULLS if name in worlds for n in args.sizes
+        }  # fmt: skip
+        columns = (*CLAIMS, "auc", "pointwise delta_p_vs_placebo", "names a layer")
+        cells = {key: [f"{found[name]:.1f}" for name in columns] for key, found in rates.items()}
+        print_table("Thirty layers: share of sweeps (%) whose band contains 0 (AUC: 0.5) at all of them", columns, cells)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,10 @@
 A pointwise 95 % interval is valid for one layer chosen in advance. The simultaneous band covers the true curve at *every* layer in
 95 % of the cases, so it allows a selection among layers. It is a studentised sup-t band: each resample's deviation is divided by the
 standard error of that resample, and the two ends use separate quantiles of the largest and the smallest standardised deviation.
+
+A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. So each end of the band is
+computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too. Gaffke's
+bound is the idea: there the further question lies at the end of the scale.
 """
 
 from collections.abc import Sequence
@@ -15,12 +19,6 @@ from scipy.special import ndtri, stdtrit
 from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
-# A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. Measured (400 curves, 40
-# questions): with the mean variance over layers as that of 2 more questions the band covers 97 % instead of 94 % where 15 % of the
-# cells fall, at 40 % of the width, and 99 % instead of 22 % where 5 % fall; without falls nothing changes.
-_SHARED = 2
-# Smallest standard error of a resample as a fraction of that of the sample: a resample of equal rows has none.
-_LEAST = 0.02
 _EQUAL = 1e-9
 
 
@@ -68,14 +66,14 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         Both bands; NaN at points with fewer than two questions.
 
     Source:
-        Efron & Tibshirani 1993 (percentile interval, bootstrap-t); Montiel Olea & Plagborg-Møller 2019 (sup-t bands).
+        Efron & Tibshirani 1993 (percentile interval, bootstrap-t); Montiel Olea & Plagborg-Møller 2019 (sup-t bands); Gaffke 2005.
     """
     usable = _usable(estimate)
     ends = np.full((4, len(usable)), np.nan)
     if usable.any():
         inside = estimate.at(usable)
         low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
-        below, above = _sup_t(inside.draws - inside.value, inside.error, inside.errors, inside.n, level)
+        below, above = _sup_t(inside.draws - inside.value, inside, level)
         sim_low, sim_high = inside.value - below, inside.value + above
         constant = _constant(inside)
         if rate and constant.any():
@@ -142,7 +140,7 @@ def bootstrap_mean(
     return band(draws.means(values, ~np.isnan(values)), level=level, limit=limit)
 
 
-def auc_band(estimate: Estimate, *, level: float = 0.95) -> Band:
+def auc_band(estimate: Estimate, *, level: float = 0.95, cross_fitted: bool = False) -> Band:
     """Compute both bands of an area under the ROC curve on the logit scale, because percentile intervals near 1 are too short.
 
     AUCs are shrunk by half a question on either side, so that 1 has a finite logit. The standard error is at least that of half the
@@ -151,20 +149,21 @@ def auc_band(estimate: Estimate, *, level: float = 0.95) -> Band:
     Args:
         estimate: AUC with standard errors, of the sample and of each resample.
         level: Coverage, in (0, 1).
+        cross_fitted: Whether the probe that scores a question was trained on the others, and theirs on it. Each pair of questions
+            then counts twice, so the variance is up to twice that of a fixed probe; differences of AUCs are not affected.
     """
     usable = _usable(estimate)
     low, high, sim_low, sim_high = (np.full(len(usable), np.nan) for _ in range(4))
     if usable.any():
-        inside = estimate.at(usable)
+        inside, factor = estimate.at(usable), np.sqrt(2) if cross_fitted else 1.0
         size = inside.n
-        center, error, least = _logit(inside.value, inside.error, size)
-        logits, errors, _ = _logit(inside.draws, inside.errors, size)
-        spread = np.fmax(np.nanstd(logits, axis=0), least)
+        on_scale, least = _logit(inside)
+        spread = np.fmax(np.nanstd(on_scale.draws, axis=0), least)
         point = stdtrit(size - 1, 0.5 + level / 2) * np.sqrt(size / (size - 1)) * spread
-        below, above = _sup_t(logits - center, error, errors, size, level)
+        below, above = _sup_t(on_scale.draws - on_scale.value, on_scale, level)
         widths = ((point, point), (np.fmax(below, point), np.fmax(above, point)))
         for (down, up), (bottom, top) in zip(widths, ((low, high), (sim_low, sim_high)), strict=True):
-            down, up = _expit(center - down), _expit(center + up)
+            down, up = _expit(on_scale.value - factor * down), _expit(on_scale.value + factor * up)
             # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of 0.95 above it in 9 % of curves.
             bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
             top[usable] = np.where(inside.value > 0.5, _stretch(up, size), up)
@@ -206,41 +205,50 @@ def _bound(alpha: Array | float, n: Counts) -> Array:
     return 100 * (1 - (np.asarray(alpha) / 2) ** (1 / n))
 
 
-def _sup_t(deviations: Array, error: Array, errors: Array, n: Counts, level: float) -> tuple[Array, Array]:
+def _sup_t(deviations: Array, estimate: Estimate, level: float) -> tuple[Array, Array]:
     """Return the widths of the simultaneous band below and above the value, [point].
 
     Args:
         deviations: Value of each resample minus that of the sample, [resample point]; NaN for a group that is empty in a resample.
-        error: Standard error of the sample, [point].
-        errors: Standard error of each resample, [resample point].
-        n: Number of questions, [point].
+        estimate: Standard errors, number of questions and farthest questions; on the scale of ``deviations``.
         level: Coverage, in (0, 1).
     """
-    moving = error > _EQUAL  # points at which all questions are equal have no deviation
-    below, above = np.zeros(len(error)), np.zeros(len(error))
+    moving = estimate.error > _EQUAL  # points at which all questions are equal have no deviation
+    below, above = np.zeros(len(moving)), np.zeros(len(moving))
     if moving.any():
-        shared = _share(error[moving], n[moving])
-        standardised = deviations[:, moving] / np.maximum(_share(errors[:, moving], n[moving]), _LEAST * shared)
-        largest, smallest = np.fmax.reduce(standardised, axis=1), np.fmin.reduce(standardised, axis=1)
-        below[moving] = np.nanquantile(largest, 0.5 + level / 2) * shared
-        above[moving] = -np.nanquantile(smallest, 0.5 - level / 2) * shared
+        part, shifts = estimate.at(moving), deviations[:, moving]
+        below[moving] = _width_below(shifts, part, np.nanmin(part.far), level)
+        above[moving] = _width_below(-shifts, part, -np.nanmax(part.far), level)
     return below, above
 
 
-def _share(errors: Array, n: Counts) -> Array:
-    """Return standard errors with the mean variance over points as that of ``_SHARED`` further questions, [... point]."""
-    variances = errors**2
-    known = np.fmax((~np.isnan(variances)).sum(-1, keepdims=True), 1)
-    mean = np.nansum(variances, axis=-1, keepdims=True) / known
-    return np.sqrt((n * variances + _SHARED * mean) / (n + _SHARED))
+def _width_below(deviations: Array, estimate: Estimate, far: float, level: float) -> Array:
+    """Return the width below the value, [point]; ``far``: distance of one more question from the value, negative."""
+    n = estimate.n
+    error = _with_one_more(estimate.error, n, far)
+    with np.errstate(divide="ignore"):
+        standardised = n / (n + 1) * deviations / _with_one_more(estimate.errors, n, far - deviations)
+    return np.nanquantile(np.fmax.reduce(standardised, axis=1), 0.5 + level / 2) * error - far / (n + 1)
 
 
-def _logit(auc: Array, error: Array, n: Counts) -> tuple[Array, Array, Array]:
-    """Return AUCs on the logit scale, shrunk by half a question, their standard errors there, and the least standard error."""
-    inside = (auc * n + 0.5) / (n + 1)
-    variance = inside * (1 - inside)
-    least = 0.5 / np.sqrt(n * variance)
-    return np.log(inside / (1 - inside)), np.maximum(error * n / ((n + 1) * variance), least), least
+def _with_one_more(errors: Array, n: Counts, distance: Array | float) -> Array:
+    """Return standard errors of n questions with one more question at a distance from their mean, [... point]."""
+    return np.sqrt((n * (n - 1) * errors**2 + distance**2 * n / (n + 1)) / (n * (n + 1)))
+
+
+def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
+    """Return an AUC on the logit scale, shrunk by half a question, and the least standard error there."""
+    n = estimate.n
+
+    def to_logit(auc: Array, error: Array) -> tuple[Array, Array, Array, Array]:
+        inside = (auc * n + 0.5) / (n + 1)
+        slope = n / ((n + 1) * inside * (1 - inside))
+        least = 0.5 / np.sqrt(n * inside * (1 - inside))
+        return np.log(inside / (1 - inside)), np.maximum(error * slope, least), least, slope
+
+    value, error, least, slope = to_logit(estimate.value, estimate.error)
+    draws, errors, _, _ = to_logit(estimate.draws, estimate.errors)
+    return Estimate(value, error, draws, errors, n, estimate.far * slope), least
 
 
 def _stretch(auc: Array, n: Counts) -> Array:

@@ -31,8 +31,10 @@ RANDOM, SHUFFLED, CROSS_FOLD = "random_tokens", "shuffled_labels", "cross_fold"
 PLACEBOS = (RANDOM, SHUFFLED, CROSS_FOLD)
 # Control whose gap a placebo's gap is compared with: `size_matched` cuts as many tokens of E_Q as `random_tokens` cuts others.
 COMPARED_WITH = {RANDOM: SIZE_MATCHED, SHUFFLED: "none", CROSS_FOLD: "none"}
-# Differences whose range exceeds 100 points.
-_WIDER = ("gap", "placebo_gap", "gap_difference", "cross_fold_gap", "selection", "row_specific_vs_placebo")
+# Ends of the scale of a quantity, if not 100 points: differences of AUCs, and of points that do not share one clean P.
+_LIMITS = {"auc_drop": 1.0, "auc_beyond_text": 1.0} | dict.fromkeys(
+    ("gap", "placebo_gap", "gap_difference", "cross_fold_gap", "selection", "row_specific_vs_placebo"), np.inf
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def group_curves(delta: Array, before: Array, q: Flags, draws: Resamples) -> dic
     out: dict[str, GroupCurve] = {}
     for name, members in ((Q, q & present), (A, ~q & present), (ALL, present)):
         mean, start = (draws.means(values.T, members.T) for values in (delta, before))
-        out[name] = GroupCurve(mean.value, mean.error, mean.draws, mean.errors, mean.n, start.value)
+        out[name] = GroupCurve(**vars(mean), before=start.value)
     return out
 
 
@@ -99,7 +101,10 @@ def _subtract(a: Estimate, b: Estimate) -> Estimate:
     covariance.
     """
     errors = np.hypot(a.error, b.error), np.hypot(a.errors, b.errors)
-    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], np.minimum(a.n, b.n))
+    n = np.minimum(a.n, b.n)
+    own, other = (n / np.fmax(one.n, 1) * one.far for one in (a, b))
+    least, most = np.fmin(own[0], -other[1]), np.fmax(own[1], -other[0])
+    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], n, np.stack([least, most]))
 
 
 def quantity_frame(
@@ -111,12 +116,14 @@ def quantity_frame(
     auc: bool = False,
     rate: bool = False,
     level: float = 0.95,
+    cross_fitted: bool = False,
 ) -> pd.DataFrame:
     """Return the table of a quantity with both bands; ``auc``: it is an AUC, ``rate``: a rate in percentage points."""
-    limit = np.inf if quantity in _WIDER else 100
-    return band_frame(
-        layers, quantity, control, auc_band(estimate, level=level) if auc else band(estimate, level=level, rate=rate, limit=limit)
-    )
+    if auc:
+        made = auc_band(estimate, level=level, cross_fitted=cross_fitted)
+    else:
+        made = band(estimate, level=level, rate=rate, limit=_LIMITS.get(quantity, 100.0))
+    return band_frame(layers, quantity, control, made)
 
 
 def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -> pd.DataFrame:

@@ -20,6 +20,7 @@ class Estimate:
         draws: Value in each resample, [resample point]; all points of a resample share one draw of questions.
         errors: Standard error computed within each resample, [resample point].
         n: Number of questions, [point].
+        far: Smallest and largest influence of a question in the sample, [2 point]. Of a mean: its distance from the mean.
     """
 
     value: Array
@@ -27,10 +28,12 @@ class Estimate:
     draws: Array
     errors: Array
     n: Counts
+    far: Array
 
     def at(self, points: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Estimate":
         """Return the estimate at some of the points."""
-        return Estimate(self.value[points], self.error[points], self.draws[:, points], self.errors[:, points], self.n[points])
+        fields = (self.value, self.error, self.draws, self.errors, self.n, self.far)
+        return Estimate(*(field[..., points] for field in fields))
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,14 @@ class Resamples:
             # Sum over drawn questions of (sum of values - mean of the resample * rows)^2.
             squares = weights @ residuals**2 - 2 * shift * (weights @ (residuals * counts)) + shift**2 * (weights @ counts**2)
             errors = _correct(np.sqrt(np.fmax(squares, 0)) / rows, weights @ (counts > 0))
-        return Estimate(value, errors[0], value + shift[1:], errors[1:], (counts > 0).sum(0).astype(np.int64))
+            n = (counts > 0).sum(0).astype(np.int64)
+            far = n / counts.sum(0) * np.stack([residuals.min(0), residuals.max(0)])
+        return Estimate(value, errors[0], value + shift[1:], errors[1:], n, far)
 
     def aucs(self, scores: Array, labels: Array, minus: Array | None = None) -> Estimate:
-        """Compute the area under the ROC curve at every point, with ties counted half.
+        """Compute the area under the ROC curve at every point: the share of pairs of rows with labels 1 and 0 that are in order.
 
-        Standard errors are those of placement values summed within questions (DeLong et al. 1988; clustered: Obuchowski 1997).
+        Ties count half. Standard errors are those of the questions' influence (DeLong et al. 1988; clustered: Obuchowski 1997).
 
         Args:
             scores: Scores, higher for label 1, [point row]; rows with NaN are left out.
@@ -93,41 +98,38 @@ class Resamples:
             AUC, or difference of two AUCs; NaN where one label is absent.
         """
         auc, errors = (np.full((len(self._all_weights), len(scores)), np.nan) for _ in range(2))
-        n = np.zeros(len(scores), dtype=np.int64)
-        for point, score in enumerate(scores):
-            arms = [score] if minus is None else [score, minus[point]]
-            present = np.asarray(~np.isnan(arms).any(0))
-            clusters = np.unique(self.cluster[present])
-            n[point] = len(clusters)
-            if not present.any():
+        n, far = np.zeros(len(scores), dtype=np.int64), np.full((2, len(scores)), np.nan)
+        for point in range(len(scores)):
+            arms = scores[point, None] if minus is None else np.stack([scores[point], minus[point]])
+            rows = np.flatnonzero(~np.isnan(arms).any(0))
+            questions, cluster = np.unique(self.cluster[rows], return_inverse=True)
+            n[point] = len(questions)
+            if len(set(labels[rows])) < 2:
                 continue
-            (auc[:, point], influence), *others = (self._auc(one[present], labels[present], present) for one in arms)
-            for other, its_influence in others:
-                auc[:, point] -= other
-                influence -= its_influence
-            weights = self._all_weights[:, clusters]
-            squares = (weights * influence[:, clusters] ** 2).sum(1)
-            errors[:, point] = _correct(np.sqrt(squares), weights.sum(1))
-        return Estimate(auc[0], errors[0], auc[1:], errors[1:], n)
+            in_order, pairs = _pairs(arms[:, rows], labels[rows], cluster)
+            weights = np.ascontiguousarray(self._all_weights[:, questions].T, dtype=np.float32)
+            won, paired = in_order @ weights, pairs @ weights  # exact: sums of integers and halves
+            with np.errstate(invalid="ignore", divide="ignore"):
+                total = np.einsum("qb,qb->b", weights, paired, dtype=np.float64)  # every pair twice, from either question
+                auc[:, point] = np.einsum("qb,qb->b", weights, won, dtype=np.float64) / total
+                influence = won - auc[:, point].astype(np.float32) * paired
+                squares = np.einsum("qb,qb,qb->b", weights, influence, influence, dtype=np.float64)
+                errors[:, point] = _correct(2 * np.sqrt(squares) / total, weights.sum(0, dtype=np.float64))
+            far[:, point] = 2 * n[point] / total[0] * np.array([influence[:, 0].min(), influence[:, 0].max()])
+        return Estimate(auc[0], errors[0], auc[1:], errors[1:], n, far)
 
-    def _auc(self, scores: Array, labels: Array, present: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Return the AUC of the sample and each resample, and the influence of each question on it, [1 + resample question]."""
-        _, rank = np.unique(scores, return_inverse=True)
-        order = np.argsort(rank, kind="stable")
-        starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
-        cluster = self.cluster[present]
-        weights = self._all_weights[:, cluster[order]]
-        positive = np.add.reduceat(weights * labels[order], starts, axis=1)
-        negative = np.add.reduceat(weights * (1 - labels[order]), starts, axis=1)
-        n_positive, n_negative = (count.sum(1, keepdims=True) for count in (positive, negative))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            below = (np.cumsum(negative, axis=1) - negative / 2) / n_negative
-            above = 1 - (np.cumsum(positive, axis=1) - positive / 2) / n_positive
-            auc = (positive * below).sum(1, keepdims=True) / n_positive
-            placed = np.where(labels == 1, ((below - auc) / n_positive)[:, rank], ((above - auc) / n_negative)[:, rank])
-        influence = np.zeros((self._all_weights.shape[1], len(placed)))
-        np.add.at(influence, cluster, placed.T)
-        return auc[:, 0], influence.T
+
+def _pairs(arms: Array, labels: Array, cluster: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the pairs in order (of two arms: the difference) and all pairs of any two questions, symmetric [question question]."""
+    one, zero, n = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0), cluster.max() + 1
+    cells = (n * cluster[one, None] + cluster[zero]).ravel()
+
+    def by_question(pairs: Array) -> npt.NDArray[np.float32]:
+        sums = np.bincount(cells, pairs.ravel(), n * n).reshape(n, n)
+        return (sums + sums.T).astype(np.float32)
+
+    first, *second = (np.heaviside(arm[one, None] - arm[zero], 0.5) for arm in arms)
+    return by_question(first - second[0] if second else first), by_question(np.ones_like(first))
 
 
 def _correct(errors: Array, n: Array) -> Array:

@@ -156,7 +156,7 @@ def test_a_probe_without_a_mistake_has_an_interval_that_ends_at_one():
 
 def test_without_two_questions_there_is_no_band():
     value, draws = np.array([0.7, np.nan]), np.full((10, 2), 0.7)
-    made = auc_band(Estimate(value, value * 0, draws, draws * 0, np.array([1, 5])))
+    made = auc_band(Estimate(value, value * 0, draws, draws * 0, np.array([1, 5]), np.zeros((2, 2))))
     assert np.isnan([*made.low, *made.sim_high]).all()
 
 
@@ -184,27 +184,30 @@ def skewed(rng, n, share=0.15, layers=30):
 
 
 def slow_ends(values, ids, draws):
-    """Simultaneous band of a mean over rows: standard errors of every resample from its own rows, layer by layer."""
+    """Simultaneous band of a mean over rows: each end with one more question as far as the farthest, in sample and resamples."""
 
-    def error(rows, questions):
-        """Standard errors at all layers, with the mean variance over layers as that of two further questions."""
-        squares = [
-            np.sum([(rows[questions == q] - rows.mean(0)).sum(0)[k] ** 2 for q in set(questions)]) for k in range(rows.shape[1])
-        ]
-        n = len(set(questions))
-        variance = np.array(squares) * n / (n - 1) / len(rows) ** 2
-        return np.sqrt((n * variance + 2 * variance.mean()) / (n + 2))
+    def parts(rows, questions):
+        """Mean, and the influences of the questions on it, layer by layer."""
+        mean, names = rows.mean(0), sorted(set(questions))
+        return mean, len(names) / len(rows) * np.array([(rows[questions == q] - mean).sum(0) for q in names])
 
-    mean, own = values.mean(0), error(values, ids)
-    largest, smallest = [], []
+    def with_one(mean, influences, at):
+        """Mean and standard error with one more question at a value."""
+        more = np.vstack([influences, at - mean])
+        return mean + more.mean(0), more.std(0, ddof=1) / np.sqrt(len(more))
+
+    mean, own = parts(values, ids)
+    samples = []
     for weights in draws.weights:
         picked = [np.flatnonzero(draws.cluster == q) for q, times in enumerate(weights) for _ in range(int(times))]
-        rows = values[np.concatenate(picked)]
-        errors = error(rows, np.repeat(np.arange(len(picked)), list(map(len, picked))))
-        t = (rows.mean(0) - mean) / np.maximum(errors, 0.02 * own)
-        largest.append(t.max())
-        smallest.append(t.min())
-    return mean - np.quantile(largest, 0.975) * own, mean - np.quantile(smallest, 0.025) * own
+        samples.append(parts(values[np.concatenate(picked)], np.repeat(np.arange(len(picked)), list(map(len, picked)))))
+
+    def end(far, extreme, level):
+        center, error = with_one(mean, own, mean + far)
+        shifted = [with_one(*sample, mean + far) for sample in samples]
+        return center - np.quantile([extreme((m - center) / e) for m, e in shifted], level) * error
+
+    return end(own.min(), np.max, 0.975), end(own.max(), np.min, 0.025)
 
 
 def test_the_simultaneous_band_equals_a_loop_that_computes_each_resamples_own_errors():
@@ -217,22 +220,43 @@ def test_the_simultaneous_band_equals_a_loop_that_computes_each_resamples_own_er
 
 
 def test_the_simultaneous_band_of_aucs_equals_a_loop_on_the_logit_scale():
-    rng, ids = np.random.default_rng(0), np.repeat(np.arange(15), 2)
+    rng, ids, n = np.random.default_rng(0), np.repeat(np.arange(15), 2), 15
     label, read = scores(rng, 0.8, 15)[1], np.array([scores(rng, auc, 15)[0] for auc in (0.7, 0.95)])
     found = Resamples.of(ids, n_resamples=300).aucs(read, label)
 
     def logit(auc, error):
-        inside = (15 * auc + 0.5) / 16
-        error = np.maximum(15 / 16 * error / (inside * (1 - inside)), 0.5 / np.sqrt(15 * inside * (1 - inside)))
-        return np.log(inside / (1 - inside)), np.sqrt((15 * error**2 + 2 * (error**2).mean()) / 17)
+        inside = (n * auc + 0.5) / (n + 1)
+        slope = n / (n + 1) / (inside * (1 - inside))
+        return np.log(inside / (1 - inside)), np.maximum(slope * error, 0.5 / np.sqrt(n * inside * (1 - inside))), slope
 
-    center, own = logit(found.value, found.error)
-    t = [(one - center) / error for one, error in map(logit, found.draws, found.errors)]
-    low = center - np.quantile([one.max() for one in t], 0.975) * own
-    high = center - np.quantile([one.min() for one in t], 0.025) * own
+    center, own, slope = logit(found.value, found.error)
+    ends = []
+    for sign in (1, -1):
+        far = min((sign * slope * found.far).min(0).min(), (sign * slope * found.far).max(0).min())
+
+        def more(error, distance):
+            return np.sqrt(((n - 1) * error**2 + distance**2 / (n + 1)) / (n + 1))
+
+        t = [
+            sign * (one - center) * n / (n + 1) / more(error, far - sign * (one - center))
+            for one, error, _ in map(logit, found.draws, found.errors)
+        ]
+        ends.append(center + sign * (far / (n + 1) - np.quantile([one.max() for one in t], 0.975) * more(own, far)))
+    low, high = (1 / (1 + np.exp(-end)) for end in ends)
     made = auc_band(found)
-    np.testing.assert_allclose(made.sim_low, np.minimum(1 / (1 + np.exp(-low)), made.low))
-    np.testing.assert_allclose(made.sim_high, np.maximum(np.minimum((16 / (1 + np.exp(-high)) - 0.5) / 15, 1), made.high))
+    np.testing.assert_allclose(made.sim_low, np.minimum(low, made.low))
+    np.testing.assert_allclose(made.sim_high, np.maximum(np.minimum((16 * high - 0.5) / 15, 1), made.high))
+
+
+def test_cross_fitted_aucs_have_twice_the_variance_on_the_logit_scale():
+    label = scores(np.random.default_rng(0), 0.7, 40)[1]
+    read = np.array([scores(np.random.default_rng(i), 0.6, 40)[0] for i in range(3)])
+    found = Resamples.of(np.repeat(np.arange(40), 2), n_resamples=200).aucs(read, label)
+    fixed, crossed = (auc_band(found, cross_fitted=crossed) for crossed in (False, True))
+    center = (40 * found.value + 0.5) / 41
+    for end in ("low", "sim_low"):
+        widths = [np.log(center / (1 - center)) - np.log(getattr(one, end) / (1 - getattr(one, end))) for one in (fixed, crossed)]
+        np.testing.assert_allclose(widths[1], np.sqrt(2) * widths[0])
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15])

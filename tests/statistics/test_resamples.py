@@ -49,8 +49,8 @@ def test_a_group_of_one_question_has_no_standard_error():
     assert (np.isnan(many.errors) >= np.isnan(many.draws)).all()
 
 
-def error_of_auc(scores, labels, ids):
-    """Standard error of an AUC: pairs of rows are compared one by one, influences are summed within questions."""
+def influence_of_auc(scores, labels, ids):
+    """Influence of each question on an AUC: pairs of rows are compared one by one."""
     auc, influence = roc_auc_score(labels, scores), dict.fromkeys(ids, 0.0)
     for score, label, question in zip(scores, labels, ids, strict=True):
         others = scores[labels != label]
@@ -66,9 +66,12 @@ def test_aucs_and_errors_of_every_resample_equal_scikit_learns_and_a_loop_with_t
     draws = Resamples.of(ids, n_resamples=20, seed=3)
     found, difference = draws.aucs(scores, labels), draws.aucs(scores[:1], labels, minus=scores[1:])
     assert found.value == pytest.approx([roc_auc_score(labels, one) for one in scores])
+    influences = [30 * influence_of_auc(one, labels, ids) for one in scores]
+    np.testing.assert_allclose(found.far, [[one.min() for one in influences], [one.max() for one in influences]], rtol=1e-5)
+    assert difference.far[1, 0] == pytest.approx((influences[0] - influences[1]).max(), rel=1e-5)
     for i in range(20):
         rows, again = drawn(draws, i)
-        influences = [error_of_auc(one[rows], labels[rows], again) for one in scores]
+        influences = [influence_of_auc(one[rows], labels[rows], again) for one in scores]
         factor = np.sqrt(30 / 29)
         for point, influence in enumerate(influences):
             assert found.draws[i, point] == pytest.approx(roc_auc_score(labels[rows], scores[point, rows]))

@@ -211,7 +211,7 @@ def _average_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
     if len(groups) == 1:
         return groups[0]
     mixed, before = _mix_draws(groups), np.mean([group.before for group in groups], axis=0)
-    return GroupCurve(mixed.value, mixed.error, mixed.draws, mixed.errors, mixed.n, before)
+    return GroupCurve(**vars(mixed), before=before)
 
 
 def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
@@ -223,7 +223,8 @@ def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
         draws[i :: len(estimates)] = one.draws[i :: len(estimates)]
         errors[i :: len(estimates)] = np.hypot(one.errors[i :: len(estimates)], values.std(0))
     error = np.hypot(np.sqrt(np.mean([one.error**2 for one in estimates], axis=0)), values.std(0))
-    return Estimate(values.mean(0), error, draws, errors, np.min([one.n for one in estimates], axis=0))
+    far = np.stack([np.min([one.far[0] for one in estimates], axis=0), np.max([one.far[1] for one in estimates], axis=0)])
+    return Estimate(values.mean(0), error, draws, errors, np.min([one.n for one in estimates], axis=0), far)
 
 
 class ProbeAnalysis(Analysis):
