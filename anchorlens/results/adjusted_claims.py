@@ -1,7 +1,13 @@
-"""Claims of several sweeps, adjusted by Holm's method (METHOD 5, "Several looks")."""
+"""Claims of several sweeps, adjusted over the sweeps by Holm's method (METHOD 5, "Several looks").
+
+Each of m sweeps applies the rule of a single sweep at level 0.05 / m. A sweep in which every claim stands passes its share to the
+others: they have the level 0.05 / (m - 1), and so on.
+"""
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.results.findings import CLAIMS, NOT_DETECTED, REVERSED, TOO_FEW, Findings
@@ -15,16 +21,16 @@ _COLUMNS = ["quantity", "layer", "value", "low", "high", "n", "p", "p_holm", "st
 
 
 def adjust_claims(results: Sequence[SweepResult]) -> pd.DataFrame:
-    """Adjust the claims of several sweeps by Holm's method, so that all hold jointly at 95 %.
+    """Adjust the claims of several sweeps by Holm's method over sweeps, so that all hold jointly at 95 %.
 
     Args:
         results: Sweeps of a study, a report or a comparison.
 
     Returns:
-        One row per claim: ``run_id protocol model dataset quantity layer``; ``value low high n``, as in the findings of the sweep;
-        ``p`` (two-sided) and ``p_holm`` (adjusted); ``status_alone`` (in the sweep alone) and ``status``: the same, but
-        ``not detected`` where ``p_holm`` exceeds 0.05. Claims of a single sweep are not adjusted. Swaps have no p-values and no
-        rows.
+        One row per claim: ``run_id protocol model dataset quantity layer``; ``value low high n`` of the finding; ``p`` (two-sided,
+        adjusted over the contrasts of the sweep) and ``p_holm`` (over sweeps too); ``status_alone`` (in the sweep alone) and
+        ``status``: the same, but ``not detected`` where ``p_holm`` exceeds 0.05. A single sweep is not adjusted. Swaps have no
+        p-values and no rows.
 
     Example:
         >>> al.adjust_claims(al.load_run("runs/study"))  # doctest: +SKIP
@@ -45,10 +51,24 @@ def adjust_findings(sweeps: "Sequence[tuple[dict[str, str], Findings]]") -> pd.D
         if one.p is not None and one.status != TOO_FEW
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=[*_NAMES, *(name for name in _COLUMNS if name not in ("p_holm", "status"))])
-    adjusted = holm(frame["p"]) if n_sweeps(frame) > 1 else frame["p"].to_numpy()
-    lost = frame["status_alone"].isin(_EFFECTS) & (adjusted > ALPHA) & (n_sweeps(frame) > 1)
+    adjusted = _over_sweeps(frame)
+    lost = frame["status_alone"].isin(_EFFECTS) & (adjusted > ALPHA)
     frame = frame.assign(p_holm=adjusted, status=frame["status_alone"].mask(lost, NOT_DETECTED))
     return frame[[*_NAMES, *_COLUMNS]]
+
+
+def _over_sweeps(claims: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return the adjusted p-values: the smallest joint level at which each claim stands."""
+    whole = claims.groupby("run_id")["p"].max().sort_values(kind="stable")  # level at which every claim of a sweep stands
+    rank = {run_id: at for at, run_id in enumerate(whole.index)}
+    reached = np.append(0.0, holm(whole))  # joint level at which 0, 1, 2, ... sweeps stand whole
+    return np.array(
+        [
+            min(1.0, *(max(reached[done], (len(whole) - done) * p) for done in range(rank[run_id] + 1)))
+            for run_id, p in zip(claims["run_id"], claims["p"], strict=True)
+        ],
+        dtype=np.float64,
+    )
 
 
 def n_sweeps(claims: pd.DataFrame) -> int:
@@ -61,7 +81,7 @@ def adjustment_text(claims: pd.DataFrame, results: Sequence[SweepResult] = ()) -
     sentences: list[str] = []
     if n_sweeps(claims) > 1:
         alone, jointly = (int(claims[name].isin(_EFFECTS).sum()) for name in ("status_alone", "status"))
-        said = f"Adjusted by Holm over {len(claims)} claims of {n_sweeps(claims)} sweeps"
+        said = f"Adjusted by Holm over {n_sweeps(claims)} sweeps with {len(claims)} claims"
         sentences.append(f"{said}: {alone} stand in their sweep alone, {jointly} of them after the adjustment.")
     unadjusted = [one for one in results if one.run_id not in set(claims["run_id"]) and _claims_something(one.findings)]
     if unadjusted and len(results) > 1:

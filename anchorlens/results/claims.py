@@ -1,7 +1,8 @@
 """Claims of one sweep: contrasts at a layer named beforehand, with one rule for protocols with a control (METHOD 5).
 
 All contrasts of a protocol beyond their 95 % intervals on the expected side are one claim. Otherwise each contrast is one of k looks
-and has the interval of level 1 - 0.05 / k, so that all k hold jointly at 95 % (Bonferroni).
+and has the interval of level 1 - 0.05 / k, so that all k hold jointly at 95 % (Bonferroni). The p-value of a statement follows the
+same rule: the smaller of the largest p-value of all contrasts and k times its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,13 +80,20 @@ def claim_statements(
     level, used = 0.95, facts
     if any(status(name, facts) not in (STANDS, TOO_FEW) for name in claims):
         level, used = looks.level, looks.facts
+    together = joint_p(claims, facts, looks.p)
     return tuple(
         Finding.of(
             name, status(name, used), used[name, claim.control], layers=(layer,), control=claim.control, level=level,
-            p=looks.p.get(name), control_value=value_alone(facts, claim),
+            p=min(together, len(claims) * looks.p.get(name, 1.0)), control_value=value_alone(facts, claim),
         )
         for name, claim in claims.items()
     )  # fmt: skip
+
+
+def joint_p(claims: Mapping[str, Claim], facts: LayerEstimates, p: Mapping[str, float]) -> float:
+    """Return the p-value of the claim that all contrasts differ from 0 on their expected sides."""
+    expected = all(facts[name, claim.control].value * claim.sign >= 0 for name, claim in claims.items())
+    return max((p.get(name, 1.0) for name in claims), default=1.0) if expected else 1.0
 
 
 def floor_of(quantity: str, floor: float) -> float:

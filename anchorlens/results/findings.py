@@ -34,7 +34,7 @@ class Finding:
         control: Control of the comparison; ``none`` without one.
         sentence: Text of the statement.
         level: Level of the interval.
-        p: P-value of the claim at a layer named beforehand; None for other statements.
+        p: P-value of the claim, adjusted over the contrasts of the sweep; None for statements about other layers and descriptions.
         control_value: Value under the control alone, in the quantity's unit; None if unknown.
     """
 

@@ -55,11 +55,14 @@ def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():
         ("delta_p", "placebo"): fact(-5, -9, -1), ("auc_drop", "placebo"): fact(-0.2, -0.3, -0.1),
         ("auc_after", "placebo"): fact(0.9, 0.8, 1.0),
     }  # fmt: skip
-    looks = Looks(0.975, {key: one._replace(high=0.05) for key, one in facts.items()}, {"delta_p": 0.03})
+    looks = Looks(0.975, {key: one._replace(high=0.05) for key, one in facts.items()}, {"delta_p": 0.03, "auc_drop": 0.01})
     both = claim_statements(claims, facts, looks, 4, floor=1.0)
     assert [(one.status, one.level, one.p, one.control_value) for one in both] == [
-        (STANDS, 0.95, 0.03, None), (STANDS, 0.95, None, 0.9),
+        (STANDS, 0.95, 0.03, None), (STANDS, 0.95, 0.02, 0.9),
     ]  # fmt: skip
+    facts["delta_p", "placebo"] = fact(5, 1, 9)
+    assert [one.p for one in claim_statements(claims, facts, looks, 4)] == [0.06, 0.02]
+    facts["delta_p", "placebo"] = fact(-5, -9, -1)
     some = claim_statements(claims, facts, looks, 4, floor=5.0)
     assert [(one.status, one.level, one.high) for one in some] == [(NOT_DETECTED, 0.975, 0.05)] * 2
 
@@ -76,20 +79,30 @@ def sweep(at, *claims, protocol="knockout"):
 def test_claims_of_several_sweeps_are_adjusted_together():
     frame = adjust_findings(
         [
-            sweep(0, (STANDS, 0.004), (NOT_DETECTED, 0.3), (DESCRIPTION, 0.3)),
-            sweep(1, (REVERSED, 0.012), (STANDS, 0.02), (SPECIFIC, 0.001)),
+            sweep(0, (STANDS, 0.02), (NOT_DETECTED, 0.3), (DESCRIPTION, 0.3)),
+            sweep(1, (REVERSED, 0.012), (STANDS, 0.03), (SPECIFIC, 0.001)),
             sweep(2, (TOO_FEW, 0.0001)),  # is no claim
         ]
     )
-    assert list(frame["p_holm"]) == pytest.approx([0.02, 0.6, 0.6, 0.048, 0.06, 0.006])
+    assert list(frame["p_holm"]) == pytest.approx([0.04, 0.3, 0.3, 0.024, 0.06, 0.002])
     assert list(frame["status"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, NOT_DETECTED, SPECIFIC]
     assert list(frame["status_alone"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, STANDS, SPECIFIC]
-    said = "Adjusted by Holm over 6 claims of 2 sweeps: 4 stand in their sweep alone, 3 of them after the adjustment."
+    said = "Adjusted by Holm over 2 sweeps with 6 claims: 4 stand in their sweep alone, 3 of them after the adjustment."
     assert adjustment_text(frame) == said
     heads, rows = adjusted_rows(frame)
     assert [row[-1] for row in rows] == [STANDS, REVERSED, "not detected after Holm over 2 sweeps", SPECIFIC]
-    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1", "0.004", "0.020", STANDS]
+    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1", "0.020", "0.040", STANDS]
     assert len(heads) == len(rows[0])
+
+
+def test_a_sweep_in_which_every_claim_stands_passes_its_level_on():
+    """Levels of three sweeps: 0.05 / 3, then 0.05 / 2 for those that are left, then 0.05."""
+    whole, half = sweep(0, (STANDS, 0.01), (STANDS, 0.016)), sweep(1, (STANDS, 0.024), (NOT_DETECTED, 0.2))
+    frame = adjust_findings([whole, half, sweep(2, (STANDS, 0.024))])
+    assert list(frame["p_holm"]) == pytest.approx([0.03, 0.048, 0.048, 0.2, 0.048])
+    (open_, *_) = adjust_findings([sweep(0, (STANDS, 0.01), (NOT_DETECTED, 0.2)), half])["p_holm"]
+    assert open_ == pytest.approx(0.02)
+    assert list(adjust_findings([sweep(at, (STANDS, 0.024)) for at in range(3)])["p_holm"]) == pytest.approx([0.072] * 3)
 
 
 def test_claims_of_a_single_sweep_are_not_adjusted():

@@ -87,7 +87,7 @@ def _row_specific(
     stand = all(one.status == STANDING for one in contrast)
     status = status_of(facts[key], claim.sign, floor, SPECIFIC) if stand else DESCRIPTION
     # The claim is that all four contrasts differ, so its p-value is the largest of theirs.
-    p = max(looks.p.values(), default=None)
+    p = max(claims.joint_p(STANDS, facts, looks.p), looks.p.get(ROW_SPECIFIC, 1.0))
     alone = claims.value_alone(facts, claim)
     return (Finding.of(ROW_SPECIFIC, status, facts[key], layers=(layer,), control=RANDOM, p=p, control_value=alone),)
 
