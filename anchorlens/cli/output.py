@@ -55,11 +55,11 @@ def show_result(result: "SweepResult") -> None:
 
 def show_claims(results: "Sequence[SweepResult]") -> None:
     """Print the claims of several sweeps, adjusted over the sweeps; nothing for one sweep."""
-    from anchorlens.results.adjusted_claims import adjust_claims, adjusted_rows, adjustment_text
+    from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text, claim_rows
 
     claims = adjust_claims(results)
     if text := adjustment_text(claims, results):
-        heads, rows = adjusted_rows(claims)
+        heads, rows = claim_rows(claims)
         show_table(text, heads, rows, right=heads[2:6]) if rows else click.echo(text)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from anchorlens.errors import AnchorlensError
 from anchorlens.protocols.registry import specification_of
 from anchorlens.protocols.specification import tomllib
-from anchorlens.results.adjusted_claims import adjust_claims, adjusted_rows, adjustment_text
+from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text, claim_rows
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import SweepResult
 
@@ -39,11 +39,11 @@ def findings_table(findings: Findings) -> Table:
     return Table([list(row) for row in findings.rows], list(findings.columns))
 
 
-def adjusted_claims(results: Sequence[SweepResult]) -> Table:
+def claims_table(results: Sequence[SweepResult]) -> Table:
     """Return the claims of several sweeps, adjusted over the sweeps, with a caption; empty for one sweep."""
     claims = adjust_claims(results)
     text = adjustment_text(claims, results)
-    heads, rows = adjusted_rows(claims) if text else ([], [])
+    heads, rows = claim_rows(claims) if text else ([], [])
     return Table(rows, heads, text)
 
 

@@ -94,7 +94,7 @@ def _claims_something(findings: Findings) -> bool:
     return any(one.status in _EFFECTS for one in findings.statements)
 
 
-def adjusted_rows(claims: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+def claim_rows(claims: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Return heads and rows of a table of the claims that stand in their sweep alone; no rows for a single sweep."""
     shown = claims[claims["status_alone"].isin(_EFFECTS) & (n_sweeps(claims) > 1)]
     lost = f"{NOT_DETECTED} after Holm over {n_sweeps(claims)} sweeps"
@@ -112,4 +112,4 @@ def _p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-__all__ = ["ALPHA", "adjust_claims", "adjust_findings", "adjusted_rows", "adjustment_text"]
+__all__ = ["ALPHA", "adjust_claims", "adjust_findings", "adjustment_text", "claim_rows"]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anchorlens.results.adjusted_claims import adjust_findings, adjusted_rows, adjustment_text
+from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
 from anchorlens.results.claims import Claim, Looks, claim_statements
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, SPECIFIC, STANDS, TOO_FEW, Finding, Findings, status_of
@@ -89,7 +89,7 @@ def test_claims_of_several_sweeps_are_adjusted_together():
     assert list(frame["status_alone"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, STANDS, SPECIFIC]
     said = "Adjusted by Holm over 2 sweeps with 6 claims: 4 stand in their sweep alone, 3 of them after the adjustment."
     assert adjustment_text(frame) == said
-    heads, rows = adjusted_rows(frame)
+    heads, rows = claim_rows(frame)
     assert [row[-1] for row in rows] == [STANDS, REVERSED, "not detected after Holm over 2 sweeps", SPECIFIC]
     assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1", "0.020", "0.040", STANDS]
     assert len(heads) == len(rows[0])
@@ -110,6 +110,6 @@ def test_claims_of_a_single_sweep_are_not_adjusted():
     assert list(frame["p_holm"]) == list(frame["p"]) == [0.02, 0.04, 0.03]
     assert set(frame["status"]) == {STANDS}
     assert adjustment_text(frame) == ""
-    assert adjusted_rows(frame)[1] == []
+    assert claim_rows(frame)[1] == []
     pd.testing.assert_index_equal(adjust_findings([]).columns, frame.columns)
     assert adjustment_text(adjust_findings([])) == ""

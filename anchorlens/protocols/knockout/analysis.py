@@ -35,10 +35,10 @@ class KnockoutAnalysis(ProbeAnalysis):
     @override
     def findings(self, result: PathwayResult) -> Findings:
         layer = result.shown_layer
-        looks = Looks.of(self._claimed(result), STANDS, layer)
+        looks = Looks.of(self._claim_estimates(result), STANDS, layer)
         return knockout_findings(result.record, layer, result.contrasts(all_columns=True), looks)
 
-    def _claimed(self, result: PathwayResult) -> dict[str, Estimate]:
+    def _claim_estimates(self, result: PathwayResult) -> dict[str, Estimate]:
         """Return the claimed contrasts at the shown layer; empty without a placebo."""
         layer = result.shown_layer
         if RANDOM not in result.tables():
