@@ -97,7 +97,8 @@ def _all_contrasts(layers: list[int], n: int) -> Finding:
     if n < MIN_QUESTIONS_FOR_LAYERS:
         text = f"No layers are named: {MIN_QUESTIONS_FOR_LAYERS} questions are needed."
         return Finding("all_contrasts", TOO_FEW, n=n, control=RANDOM, sentence=text)
-    text = f"All three contrasts stand at layers {format_layers(layers)}" if layers else "No layer has all three contrasts"
+    at = f"layer{'s' * (len(layers) > 1)} {format_layers(layers)}"
+    text = f"All three contrasts stand at {at}" if layers else "No layer has all three contrasts"
     status = STANDING if layers else NOT_DETECTED
     return Finding("all_contrasts", status, tuple(layers), n=n, control=RANDOM, sentence=f"{text} (simultaneous bands).")
 

@@ -291,7 +291,8 @@ def test_findings_need_a_signal_and_ten_questions(sweep):
     assert text.startswith("Nothing is claimed: at k* = ")
     assert "no signal of the probe was detected, AUC 0.50" in text
     few = list(dict.fromkeys(own(sweep)["question_id"]))[:9]
-    samples, examples = sweep.samples(all_columns=True), sweep.examples(all_columns=True)
+    samples = made(sweep, constant(0.45)).samples(all_columns=True)
+    examples = sweep.examples(all_columns=True)
     examples = examples[(examples["role"] != "base") | examples["question_id"].isin(few)]
     small = PathwayResult.make(ANALYSIS, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
     assert [(one.quantity, one.status, one.n) for one in small.findings.statements] == [("p_after", TOO_FEW, 9)]

@@ -115,7 +115,7 @@ def test_the_text_is_the_headline_then_the_table_then_the_layers():
     assert first.endswith(" AUC falls from 0.91 to 0.54; with other tokens cut it is 0.90.")
     assert rest[0].split("  ")[1] == "contrast"
     assert "-25.7  [-31.4, -20.2]" in rest[1]
-    assert rest[5:] == ["All three contrasts stand at layers 7 (simultaneous bands)."]
+    assert rest[5:] == ["All three contrasts stand at layer 7 (simultaneous bands)."]
     assert "AUC is 0.91, with the cut 0.93;" in found({("auc_after", "size_matched"): (0.93, 0.9, 0.95)}).headline
 
 
