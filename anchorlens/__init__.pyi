@@ -20,6 +20,7 @@ from .questions.example import Example, Span
 from .questions.prompts import PromptText
 from .report.explorer import explore
 from .report.page import save_report
+from .results.adjusted_claims import adjust_claims
 from .results.saving import save_run
 from .results.sweep import SweepResult
 from .running.compare import Comparison, compare
@@ -63,6 +64,7 @@ __all__ = [
     "TruthProbe",
     "Verification",
     "__version__",
+    "adjust_claims",
     "answer_only_sweep",
     "compare",
     "explore",

@@ -51,6 +51,8 @@ DIFFERENCE = "difference"
 
 MIN_QUESTIONS_FOR_CLAIM = 10
 """Number of questions of a group below which nothing is claimed."""
+MIN_QUESTIONS_FOR_LAYERS = 20
+"""Number of questions below which no statement says which layers."""
 
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anchorlens.cli.output import note, outcome_json, show_result, with_options
+from anchorlens.cli.output import note, outcome_json, show_claims, show_result, with_options
 from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
@@ -59,6 +59,8 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
         if not out_of_memory(error):
             raise
         _stop(f"Error: memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}")
+    if not given["as_json"]:
+        show_claims(done.results)
     if done.job is not None and not done.results:
         _show_job(done, as_json=given["as_json"])
     else:

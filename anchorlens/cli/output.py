@@ -53,8 +53,21 @@ def show_result(result: "SweepResult") -> None:
     click.echo()
 
 
+def show_claims(results: "Sequence[SweepResult]") -> None:
+    """Print the claims of several sweeps, adjusted over the sweeps; nothing for one sweep."""
+    from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text, claim_rows
+
+    claims = adjust_claims(results)
+    if text := adjustment_text(claims, results):
+        heads, rows = claim_rows(claims)
+        show_table(text, heads, rows, right=heads[2:6]) if rows else click.echo(text)
+
+
 def outcome_json(outcome: "Outcome") -> str:
     """Return the outcome of a study as one JSON object."""
+    from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text
+
+    claims = adjust_claims(outcome.results)
     return json.dumps(
         {
             "run": str(outcome.out), "figure": str(outcome.out / "figure.html") if outcome.out else None,
@@ -67,6 +80,7 @@ def outcome_json(outcome: "Outcome") -> str:
                 {"protocol": r.protocol.name, "model": r.model, "dataset": r.dataset, **r.findings.to_dict()}
                 for r in outcome.results
             ],
+            "claims": records(claims), "adjustment": adjustment_text(claims, outcome.results),
         },
         ensure_ascii=False,
     )  # fmt: skip

@@ -11,6 +11,7 @@ import pandas as pd
 from anchorlens.errors import AnchorlensError
 from anchorlens.protocols.registry import specification_of
 from anchorlens.protocols.specification import tomllib
+from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text, claim_rows
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import SweepResult
 
@@ -36,6 +37,14 @@ class Table:
 def findings_table(findings: Findings) -> Table:
     """Return the table of the findings; it may be empty."""
     return Table([list(row) for row in findings.rows], list(findings.columns))
+
+
+def claims_table(results: Sequence[SweepResult]) -> Table:
+    """Return the claims of several sweeps, adjusted over the sweeps, with a caption; empty for one sweep."""
+    claims = adjust_claims(results)
+    text = adjustment_text(claims, results)
+    heads, rows = claim_rows(claims) if text else ([], [])
+    return Table(rows, heads, text)
 
 
 def name_of(result: SweepResult) -> str:

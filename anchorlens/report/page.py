@@ -107,7 +107,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
         title=title, about=contents.about(results), sweeps=sweeps, figures=_figures(results), tables=contents.tables_of(results),
-        dropped=contents.count_drops(results), studies=contents.studies_of(results),
+        claims=contents.claims_table(results), dropped=contents.count_drops(results), studies=contents.studies_of(results),
         complete=[name_of(result) for result in results if not result.dropped_counts], metric=metric, change=change,
         version=versions()["anchorlens"], data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}),
         plotly=get_plotlyjs(), layout_script=layout_script("plot"), style=(home / "page.css").read_text(encoding="utf8"),

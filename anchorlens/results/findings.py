@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.results.estimates import LayerEstimate, align_columns
 
 STANDS, SPECIFIC, LOCALISED, CONTENT = "stands", "specific", "localised", "content"
@@ -32,6 +33,9 @@ class Finding:
         anchor: Anchor or edges; empty if the sweep has one.
         control: Control of the comparison; ``none`` without one.
         sentence: Text of the statement.
+        level: Level of the interval.
+        p: P-value of the claim, adjusted over the contrasts of the sweep; None for statements about other layers and descriptions.
+        control_value: Value under the control alone, in the quantity's unit; None if unknown.
     """
 
     quantity: str
@@ -44,11 +48,16 @@ class Finding:
     anchor: str = ""
     control: str = "none"
     sentence: str = ""
+    level: float = 0.95
+    p: float | None = None
+    control_value: float | None = None
 
     @classmethod
     def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":
-        """Make a finding from a value with its pointwise interval."""
-        sentence = f"{quantity}: {fact.to_text()}, {status}."
+        """Make a finding from a value with its pointwise interval; with too few questions it has no interval."""
+        if status == TOO_FEW:
+            return cls(quantity, status, value=fact.value, n=fact.n, sentence=f"{quantity}: {status} ({fact.n}).", **more)
+        sentence = f"{quantity}: {fact.to_text(fact.digits(decimals(quantity)))}, {status}."
         return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, sentence=sentence, **more)
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,6 +111,27 @@ class Findings:
         }  # fmt: skip
 
 
+def status_of(fact: LayerEstimate, sign: int, floor: float = 0.0, effect: str = STANDS) -> str:
+    """Return the status of a claim about one layer that was named beforehand.
+
+    Args:
+        fact: Value with its interval.
+        sign: Sign of the expected effect; 0 if either sign is one.
+        floor: Noise floor; values within it are not detected.
+        effect: Status of an interval on the expected side of 0.
+    """
+    if fact.n < MIN_QUESTIONS_FOR_CLAIM:
+        return TOO_FEW
+    if abs(fact.value) <= floor or not fact.off_zero:
+        return NOT_DETECTED
+    return effect if not sign or fact.beyond(sign) else REVERSED
+
+
+def decimals(quantity: str) -> int:
+    """Return the decimals to print: 2 for areas under the curve, 1 for percentage points."""
+    return 2 if quantity.startswith("auc") else 1
+
+
 def empty_findings(reason: str, warnings: Sequence[str] = ()) -> Findings:
     """Return findings without a statement: the reason is the headline."""
     return Findings(headline=reason, warnings=tuple(warnings))
@@ -112,9 +142,9 @@ def text_warning(probe: Mapping[str, Any], beyond: LayerEstimate | None = None, 
     pair, alone = (probe.get(name) for name in ("qa_text_auc", "answer_text_auc"))
     if pair and pair["ci_low"] > 0.5:
         more = "" if beyond is None else f"; {reader}'s AUC {beyond.to_text(2)} beyond it"
-        return (f"Beware: question and answer as text reach AUC {_auc(pair)}{more}.",)
+        return (f"Beware: a classifier of question and answer text reaches AUC {_auc(pair)}{more}.",)
     if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
-        return (f"Beware: the answer's text alone reaches AUC {_auc(alone)}.",)
+        return (f"Beware: a classifier of the answer's text reaches AUC {_auc(alone)}.",)
     return ()
 
 

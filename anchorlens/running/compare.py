@@ -2,19 +2,23 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
 import pandas as pd
 
-from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.hover import MetricLabels, metric_labels
+from anchorlens.results.claims import level_of
+from anchorlens.results.estimates import format_ranges
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import results_of
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, answer_first, leading_metric, summary_order
-from anchorlens.statistics.bands import bootstrap_mean
+from anchorlens.statistics.bands import Band, band
+from anchorlens.statistics.resamples import Resamples
 
 Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
 
@@ -38,9 +42,10 @@ class Comparison:
         """Return the difference at every layer.
 
         Returns:
-            ``model dataset protocol anchor layer``; ``difference`` (second minus first, in the unit of the metric) with its 95 %
-            intervals ``ci_low ci_high`` and ``sim_low sim_high``; ``n`` (shared questions); ``first second`` (mean effect of the
-            shared rows in each run); ``only_first only_second`` (rows in one run only).
+            ``model dataset protocol anchor layer``; ``difference`` (second minus first, in the unit of the metric) with its
+            pointwise 95 % interval ``ci_low ci_high`` and its band ``sim_low sim_high``, which holds at 95 % jointly over all
+            layers, anchors and sweeps; ``n`` (shared questions); ``first second`` (mean effect of the shared rows in each run);
+            ``only_first only_second`` (rows in one run only).
         """
         return self._table[summary_order(self._table)].copy()
 
@@ -51,16 +56,21 @@ class Comparison:
     def __repr__(self) -> str:
         table, names = self._table, ["model", "dataset", "protocol", "anchor"]
         best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names], sort=False).idxmax()]
-        stands = table[(table["n"] >= MIN_QUESTIONS_FOR_CLAIM) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
-        where = [
-            f"{anchor} at layers {', '.join(map(str, sorted(own['layer'].unique())))}"
-            for anchor, own in stands.groupby("anchor", sort=False)
-        ]
-        verdict = f"Curves differ: {'; '.join(where)}." if where else "No layer is shown to differ (simultaneous bands)."
+        stands = table[(table["n"] >= MIN_QUESTIONS_FOR_LAYERS) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
         shared = [name for name in names if table[name].nunique() == 1]
+        told = [*(name for name in names[:3] if name not in shared), "anchor"]
+        where = [
+            f"{', '.join(map(str, key))} at layer{'s' * (len(own) > 1)} {format_ranges(sorted(own['layer']))}"
+            for key, own in stands.groupby(told, sort=False)
+        ]
+        verdict = f"Curves differ: {'; '.join(where)}." if where else "No difference was detected at any layer."
+        if table["n"].max() < MIN_QUESTIONS_FOR_LAYERS:
+            verdict = f"Nothing is claimed: {MIN_QUESTIONS_FOR_LAYERS} shared questions are needed to name layers."
         shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
         what = f"{self._metric.name} in{self._metric.unit}"
-        head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, {what}; largest difference, simultaneous band"
+        n = len(table[names[:3]].drop_duplicates())
+        over = "layers and anchors" if n == 1 else f"layers, anchors and {n} sweeps"
+        head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, {what}; largest difference, 95 % band over all {over}"
         whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
         text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
         return "\n".join([verdict, head, *([whose] if shared else []), text])
@@ -96,7 +106,7 @@ def compare(
         raise InputError(f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.", argument="n_resamples")
     pairs = _paired(_sweeps(first), _sweeps(second))
     metric = metric or leading_metric(pairs[0][0].samples(all_columns=True))
-    made = [_difference(a, b, metric, least, seed) for a, b in pairs]
+    made = [_difference(a, b, metric, least, seed, level_of(len(pairs))) for a, b in pairs]
     tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
     curves = curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
     return Comparison(labels, tables, curves, metric_labels(curves.assign(metric=metric)))
@@ -120,33 +130,33 @@ def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[S
     return pairs
 
 
-def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _difference(
+    a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int, level: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return table and curves of two sweeps; ``level``: joint level of the bands over layers and anchors."""
     measured = [one.samples(metric=metric, all_columns=True).query("control == 'none'") for one in (a, b)]
     # Effect of every row and layer, averaged over donors.
     means = [samples.groupby(_ROW, sort=False)["effect"].mean() for samples in measured]
     rows = pd.concat(dict(zip(("first", "second"), means, strict=True)), axis=1)
+    by_anchor = {str(anchor): own for anchor, own in rows.groupby("anchor", sort=False) if len(own.dropna())}
+    if not by_anchor:
+        raise InputError("The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions.")
+    wide = {anchor: own.dropna().droplevel("anchor").unstack("layer") for anchor, own in by_anchor.items()}
+    changes = [sides["second"] - sides["first"] for sides in wide.values()]
     frames: list[pd.DataFrame] = []
-    for anchor, own in rows.groupby("anchor", sort=False):
-        both = own.dropna()
-        if both.empty:
-            continue
-        wide = both.reset_index("anchor", drop=True).unstack("layer")
-        change = wide["second"] - wide["first"]
-        ids = change.index.get_level_values("question_id")
-        made = bootstrap_mean(change.to_numpy(), ids, n_resamples=n_resamples, seed=seed)
+    for (anchor, own), made in zip(by_anchor.items(), _bands(changes, n_resamples, seed, level), strict=True):
         alone = {name: own[own[other].isna()].index for name, other in (("first", "second"), ("second", "first"))}
+        first, second = (wide[anchor][side] for side in ("first", "second"))
         frames.append(
             pd.DataFrame(
                 {
-                    "anchor": anchor, "layer": change.columns.astype(int), "first": wide["first"].mean().to_numpy(),
-                    "second": wide["second"].mean().to_numpy(), "difference": made.value, "ci_low": made.low,
+                    "anchor": anchor, "layer": first.columns.astype(int), "first": first.mean().to_numpy(),
+                    "second": second.mean().to_numpy(), "difference": made.value, "ci_low": made.low,
                     "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
                     **{f"only_{name}": index.get_level_values("example_id").nunique() for name, index in alone.items()},
                 }
             )
         )  # fmt: skip
-    if not frames:
-        raise InputError("The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions.")
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
     for at, (name, (one, other)) in enumerate(names.items()):
@@ -163,3 +173,14 @@ def _difference(a: SweepResult, b: SweepResult, metric: str, n_resamples: int, s
     curves = table.assign(**shared, pathway=pathway, metric=DIFFERENCE, effect=table["difference"], by_construction=False)
     curves["position"] = table["anchor"].map(measured[1].drop_duplicates("anchor").set_index("anchor")["position"])
     return table, curves
+
+
+def _bands(changes: Sequence[pd.DataFrame], n_resamples: int, seed: int, level: float) -> list[Band]:
+    """Return the bands of several curves [row layer]; the simultaneous one covers all curves together at ``level``."""
+    whole = pd.concat(changes, axis=1)
+    values = whole.to_numpy(dtype=np.float64)
+    draws = Resamples.of(whole.index.get_level_values("question_id"), n_resamples=n_resamples, seed=seed)
+    estimate = draws.means(values, ~np.isnan(values))
+    joint = band(estimate, level=level)
+    both = replace(band(estimate), sim_low=joint.sim_low, sim_high=joint.sim_high)
+    return both.parts([change.shape[1] for change in changes])

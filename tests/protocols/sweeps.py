@@ -81,7 +81,7 @@ def check_statements(result):
     contrasts = result.contrasts()
     for one in findings.statements:
         assert set(one.layers) <= set(result.layers)
-        if one.value is not None:
+        if one.value is not None and one.level == 0.95:
             same = (contrasts["quantity"] == one.quantity) & (contrasts["control"] == one.control)
             same &= (contrasts["value"] == one.value) & contrasts["layer"].isin(one.layers)
             (row,) = contrasts[same & (contrasts["anchor"].eq(one.anchor) | (one.anchor == ""))].to_dict("records")

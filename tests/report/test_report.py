@@ -10,11 +10,13 @@ import pytest
 
 import anchorlens as al
 from anchorlens.cli.entry import main
+from anchorlens.cli.output import outcome_json, show_claims
 from anchorlens.errors import InputError, RunError
 from anchorlens.report.contents import count_drops, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
 from anchorlens.results.example_view import example_rows
-from anchorlens.results.findings import Findings
+from anchorlens.results.findings import NOT_DETECTED, STANDS, Finding, Findings
+from anchorlens.running.study import Outcome
 from tests.questions.make import CAPITALS, capitals
 
 from .conftest import SMALL
@@ -122,6 +124,29 @@ def test_findings_stand_on_the_page_in_their_parts(sweeps):
     ):  # fmt: skip
         assert part in page
     assert page.index("-25.5") < page.index("Layers: 4-6.")
+
+
+def test_claims_of_several_sweeps_are_adjusted_on_the_page_and_on_the_terminal(sweeps, capsys):
+    made = {"a": ((STANDS, 0.001), (NOT_DETECTED, 0.3)), "b": ((STANDS, 0.04),)}
+    planted = [
+        replace(sweeps[1], run_id=name, _memo={**sweeps[1]._memo, "findings": Findings(tuple(
+            Finding("flip_rate", status, (2,), 9.0, 3.0, 15.0, 40, p=p) for status, p in claims
+        ))})
+        for name, claims in made.items()
+    ]  # fmt: skip
+    said = "Adjusted by Holm over 2 sweeps with 3 claims: 2 stand in their sweep alone, 1 of them after the adjustment."
+    lost = "not detected after Holm over 2 sweeps"
+    page = render(planted, "Two")
+    assert page.index(f"<caption>{said}</caption>") < page.index(lost) < page.index("Each card below") < page.index("<article>")
+    show_claims(planted)
+    out = capsys.readouterr().out
+    assert out.startswith(said)
+    assert lost in out
+    found = json.loads(outcome_json(Outcome(2, None, results=planted)))
+    assert (found["adjustment"], [one["status"] for one in found["claims"]]) == (said, [STANDS, NOT_DETECTED, NOT_DETECTED])
+    assert "Adjusted" not in render(planted[:1], "One")
+    show_claims(planted[:1])
+    assert capsys.readouterr().out == ""
 
 
 def test_one_table_a_protocol_without_what_all_sweeps_share(sweeps):

@@ -1,5 +1,7 @@
 """The difference of two runs: paired by row, right where the answer is known, and honest where there is none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -89,8 +91,32 @@ def test_a_comparison_is_a_curve():
 
 def test_a_comparison_begins_with_what_it_shows():
     a = np.random.default_rng(3).normal(size=(40, 2)) * 10
-    assert repr(compare(run(a), run(a - [0, 5]))).startswith("Curves differ: exact_question at layers 1.\n")
-    assert repr(compare(run(a[:9]), run(a[:9] - 5))).startswith("No layer is shown to differ")  # ten questions are needed
+    assert repr(compare(run(a), run(a - [0, 5]))).startswith("Curves differ: exact_question at layer 1.\n")
+    assert repr(compare(run(a), run(a))).startswith("No difference was detected at any layer.\n")
+    assert repr(compare(run(a[:38]), run(a[:38] - 5))).startswith("Nothing is claimed: 20 shared questions are needed")
+
+
+def test_bands_hold_jointly_over_anchors_and_sweeps():
+    """One sweep of one anchor has its own band; further anchors and sweeps widen it, not the pointwise interval."""
+    a = np.random.default_rng(4).normal(size=(80, 2)) * 10
+    b = np.random.default_rng(5).normal(size=(80, 2)) * 10
+
+    def sweep(values, *anchors, model="m"):
+        samples = [run(values * (1 + at), anchor=anchor, model=model).samples(all_columns=True) for at, anchor in enumerate(anchors)]
+        made = result(pd.concat(samples, ignore_index=True))
+        return replace(made, record={**made.record, "model": {"name": model}})
+
+    alone = compare(sweep(a, "x"), sweep(b, "x")).table()
+    two_anchors = compare(sweep(a, "x", "y"), sweep(b, "x", "y"))
+    two_sweeps = compare(*([sweep(values, "x"), sweep(values[::-1], "x", model="n")] for values in (a, b)))
+    width = alone["sim_high"] - alone["sim_low"]
+    for other in (two_anchors.table().query("anchor == 'x'"), two_sweeps.table().query("model == 'm'")):
+        np.testing.assert_allclose(other[["difference", "ci_low", "ci_high"]], alone[["difference", "ci_low", "ci_high"]])
+        assert (other["sim_high"].to_numpy() - other["sim_low"].to_numpy() > width.to_numpy()).all()
+    assert "95 % band over all layers and anchors\n" in repr(two_anchors)
+    assert "95 % band over all layers, anchors and 2 sweeps\n" in repr(two_sweeps)
+    changed = compare(*([sweep(values, "x"), sweep(values, "x", model="n")] for values in (a, a - [5, 0])))
+    assert repr(changed).startswith("Curves differ: m, x at layer 0; n, x at layer 0.\n")
 
 
 @pytest.mark.parametrize(

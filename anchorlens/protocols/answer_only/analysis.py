@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from anchorlens.protocols.answer_only.findings import OTHER, answer_only_findings
+from anchorlens.protocols.answer_only.findings import CLAIMS, OTHER, answer_only_findings
 from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult, ProbeAnalysis
+from anchorlens.results.claims import Looks
 from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.contrasts import mean_of
@@ -50,15 +51,16 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        return answer_only_findings(result, self.numbers(result))
+        at = np.array([result.layers.index(result.shown_layer)])
+        claimed = {name: one.at(at) for name, _, one in self.estimates(result) if name in CLAIMS}
+        return answer_only_findings(result, self.numbers(result), Looks.of(claimed, CLAIMS, result.shown_layer))
 
     shown_values = (("auc", "auc", "none"), ("auc_answer_only", "auc_after", "none"))
     shown_contrasts = (
         ("delta_p_vs_placebo", "delta_p_vs_placebo", OTHER), ("flip_rate", "flip_rate", OTHER), ("p_difference", "p_after", OTHER),
     )  # fmt: skip
     shown_settings = (
-        "readout probe, {answers} answers, distractor {distractor}, "
-        "pathways by knockout ({knockout_mode}), prompt {prompt}, seed {seed}"
+        "readout=probe, answers={answers}, distractor={distractor}, knockout_mode={knockout_mode}, prompt={prompt}, seed={seed}"
     )
     table_title = f"Answer only at k*, ΔP and difference in points; after | that of {OTHER}; P is P(hallucination)"
     table_columns = (

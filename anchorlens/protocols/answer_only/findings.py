@@ -1,59 +1,74 @@
 """Findings of an answer-only sweep."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
+from anchorlens.results import claims
+from anchorlens.results.claims import Claim, Looks
 from anchorlens.results.estimates import LayerEstimate, name_layer
-from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, STANDS, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, Finding, Findings, empty_findings, text_warning
 from anchorlens.statistics.pathways import A, Q
 
 OTHER = "other_question"
 """Name of the control: the answer after another row's question."""
+CLAIMS = {"p_after": Claim(OTHER, 0)}
+"""The only contrast that is claimed (:meth:`AnswerOnlyAnalysis.estimates`)."""
 
 
-def answer_only_findings(result: PathwayResult, here: Mapping[str, Any]) -> Findings:
-    """Return the effect of a missing question against another row's question; ``here`` has the numbers at the shown layer."""
-    by = result.facts(result.shown_layer)
-    gold = result.record["config"]["answers"] == "gold"
-    if here["n_all"] < MIN_QUESTIONS_FOR_CLAIM:
-        n = here["n_all"]
-        return empty_findings(f"Nothing is claimed: {n} questions were measured, but {MIN_QUESTIONS_FOR_CLAIM} are needed.")
+def answer_only_findings(result: PathwayResult, here: Mapping[str, Any], looks: Looks) -> Findings:
+    """Return the effect of a missing question against another row's question.
+
+    Args:
+        result: Result of the sweep.
+        here: Numbers at the shown layer.
+        looks: Contrasts of ``CLAIMS`` there as several looks.
+    """
+    by, layer = result.facts(result.shown_layer), int(here["layer"])
+    at = name_layer(layer, result.probe_layer)
     warnings = text_warning(result.record["probe"], by.get(("auc_beyond_text", "none")))
-    parts = [] if by["auc", "none"].low > 0.5 else ["No signal of the probe was detected."]
-    parts.append(_finding(by["p_after", OTHER], here, name_layer(here["layer"], result.probe_layer)))
-    delta = by["delta_p_vs_placebo", OTHER]
-    changes = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({delta.to_text()})"
-    changes += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
-    parts.append(changes + ("; with balanced answers both follow from the clean P." if gold else "."))
-    if min(here["n_q"], here["n_a"]) >= MIN_QUESTIONS_FOR_CLAIM:
-        groups = f"{Q} {here['q']:+.1f} (n {here['n_q']}), {A} {here['a']:+.1f} (n {here['n_a']})"
-        parts.append(f"By pathway (split by a flip): {groups}.")
-    text = " ".join([*parts, _auc_check(by, is_balanced=gold)])
-    statements = [
-        Finding.of(name, _status(name, by[name, OTHER]), by[name, OTHER], layers=(here["layer"],), control=OTHER)
-        for name in ("p_after", "delta_p_vs_placebo", "flip_rate")
-    ]
-    return Findings(tuple(statements), text, warnings)
-
-
-def _status(name: str, fact: LayerEstimate) -> str:
-    """Return the status of a contrast; only ``p_after`` is a claim (:meth:`AnswerOnlyAnalysis.estimates`)."""
-    if name != "p_after":
-        return DESCRIPTION
-    return STANDS if fact.off_zero else NOT_DETECTED
-
-
-def _finding(fact: LayerEstimate, here: Mapping[str, Any], where: str) -> str:
-    """Format P(hallucination) clean, without a question and after another row's, and the difference of the latter two."""
-    means = (
-        f"At {where} P(hallucination) is {here['p_before']:.2f} clean, {here['p_after']:.2f} without a question and "
-        f"{here[f'p_after_{OTHER}']:.2f} after another row's"
+    if reason := claims.no_signal(by["auc", "none"], at):
+        return empty_findings(reason, warnings)
+    floor = result.record.get("noise", {}).get("floor") or 0.0
+    (claim,) = claims.claim_statements(CLAIMS, by, looks, layer, floor)
+    claim = replace(claim, control_value=100 * here[f"p_after_{OTHER}"])
+    statements = (
+        claim,
+        *(
+            Finding.of(name, DESCRIPTION, by[name, OTHER], layers=(layer,), control=OTHER)
+            for name in ("delta_p_vs_placebo", "flip_rate")
+        ),
     )
-    if not fact.off_zero:
-        return f"{means}: no difference was detected; {fact.interval()} points remain compatible."
-    return f"{means}: difference {fact.to_text()} points."
+    if reason := claims.too_few(claim.n or 0, "both inputs"):
+        return Findings((claim,), reason, warnings)
+    gold = result.record["config"]["answers"] == "gold"
+    heads, rows = claims.claim_table(statements)
+    notes = [_changes(by, here, is_balanced=gold), _pathways(here), _auc_check(by, is_balanced=gold)]
+    notes += [claims.COMPATIBLE] if claim.status == NOT_DETECTED else []
+    return Findings(statements, _headline(claim, here, at), warnings, rows, heads, tuple(note for note in notes if note))
+
+
+def _headline(claim: Finding, here: Mapping[str, Any], where: str) -> str:
+    """Format P(hallucination) without a question, after another row's and clean."""
+    values = f"({here['p_after']:.2f} and {here[f'p_after_{OTHER}']:.2f}; clean {here['p_before']:.2f})"
+    sides = f"without a question and after another row's {values}"
+    if claim.status == NOT_DETECTED:
+        return f"At {where} no difference of P(hallucination) {sides} was detected."
+    return f"At {where} P(hallucination) differs {sides}."
+
+
+def _changes(by: Mapping[tuple[str, str], LayerEstimate], here: Mapping[str, Any], *, is_balanced: bool) -> str:
+    changes = f"Mean ΔP {here['all']:+.1f} against {here[f'all_{OTHER}']:+.1f} ({by['delta_p_vs_placebo', OTHER].to_text()})"
+    changes += f", flips {here['flips']:.0f} against {here[f'flips_{OTHER}']:.0f} %"
+    return changes + ("; with balanced answers both follow from the clean P." if is_balanced else ".")
+
+
+def _pathways(here: Mapping[str, Any]) -> str:
+    if min(here["n_q"], here["n_a"]) < MIN_QUESTIONS_FOR_CLAIM:
+        return ""
+    return f"By pathway (split by a flip): {Q} {here['q']:+.1f} (n {here['n_q']}), {A} {here['a']:+.1f} (n {here['n_a']})."
 
 
 def _auc_check(by: Mapping[tuple[str, str], LayerEstimate], *, is_balanced: bool) -> str:

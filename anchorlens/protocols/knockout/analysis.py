@@ -3,14 +3,13 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from typing_extensions import override
 
-from anchorlens.protocols.knockout.findings import PARTIAL_LEVEL, STANDS, knockout_findings
+from anchorlens.protocols.knockout.findings import ROW_SPECIFIC, STANDS, knockout_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
+from anchorlens.results.claims import Looks
 from anchorlens.results.findings import Findings
-from anchorlens.statistics.bands import p_values
-from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps, quantity_frame
+from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, SHUFFLED, SIZE_MATCHED, gaps
 from anchorlens.statistics.resamples import Estimate
 
 
@@ -35,25 +34,20 @@ class KnockoutAnalysis(ProbeAnalysis):
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        layer, contrasts = result.shown_layer, result.contrasts(all_columns=True)
-        partial = [
-            quantity_frame([layer], name, RANDOM, one, rate=name == "flip_rate", level=PARTIAL_LEVEL)
-            for name, one in self._claims(result).items()
-        ]
-        return knockout_findings(result.record, layer, contrasts, pd.concat(partial) if partial else contrasts[:0])
-
-    def p_values(self, result: PathwayResult) -> dict[str, float]:
-        """Return the p-value of each contrast with the placebo at the shown layer.
-
-        Give those of all sweeps of a study to :func:`anchorlens.statistics.bands.holm`.
-        """
-        return {name: float(p_values(one, rate=name == "flip_rate")[0]) for name, one in self._claims(result).items()}
-
-    def _claims(self, result: PathwayResult) -> dict[str, Estimate]:
-        """Return the contrasts of ``STANDS`` at the shown layer; empty without a placebo."""
         layer = result.shown_layer
-        names = STANDS if RANDOM in result.tables() else {}
-        return {name: result.contrast(name, SIZE_MATCHED, RANDOM, layer=layer) for name in names}
+        looks = Looks.of(self._claim_estimates(result), STANDS, layer)
+        return knockout_findings(result.record, layer, result.contrasts(all_columns=True), looks)
+
+    def _claim_estimates(self, result: PathwayResult) -> dict[str, Estimate]:
+        """Return the claimed contrasts at the shown layer; empty without a placebo."""
+        layer = result.shown_layer
+        if RANDOM not in result.tables():
+            return {}
+        estimates = {name: result.contrast(name, SIZE_MATCHED, RANDOM, layer=layer) for name in STANDS}
+        if result.record["config"]["readout"] == "probe":
+            specific = result.row_specific_effects(SIZE_MATCHED, RANDOM)[ROW_SPECIFIC, RANDOM]
+            estimates[ROW_SPECIFIC] = specific.at(np.array([result.layers.index(layer)]))
+        return estimates
 
     @override
     def numbers(self, result: PathwayResult) -> dict[str, Any]:
@@ -71,8 +65,8 @@ class KnockoutAnalysis(ProbeAnalysis):
         ("row_specific_vs_placebo", "row_specific_vs_placebo", RANDOM),
     )  # fmt: skip
     shown_settings = (
-        "cut {edges}, mode {knockout_mode}, readout {readout}, {answers} answers, distractor {distractor}, split {split}, "
-        "prompt {prompt}, seed {seed}"
+        "edges={edges}, knockout_mode={knockout_mode}, readout={readout}, answers={answers}, distractor={distractor}, "
+        "split={split}, prompt={prompt}, seed={seed}"
     )
     table_title = "Knockout at k*: AUC, contrasts with other question tokens cut, then the pathways (selected)"
     table_columns = (

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.protocols.patch_tokens.findings import patch_findings
+from anchorlens.protocols.patch_tokens.findings import CLAIMS, patch_findings
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult, ProbeAnalysis
+from anchorlens.results.claims import Looks
 from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.bands import Band
@@ -56,7 +57,10 @@ class PatchTokensAnalysis(ProbeAnalysis):
 
     @override
     def findings(self, result: PathwayResult) -> Findings:
-        return patch_findings(result.record, self.numbers(result), result.contrasts(all_columns=True))
+        at = np.array([result.layers.index(result.shown_layer)])
+        claimed = {name: one.at(at) for name, control, one in self.estimates(result) if name in CLAIMS and control == RANDOM}
+        looks = Looks.of(claimed, CLAIMS, result.shown_layer)
+        return patch_findings(result.record, self.numbers(result), result.contrasts(all_columns=True), looks)
 
     shown_values = (("auc", "auc", "none"),)
     shown_contrasts = (("delta_p_vs_placebo", "delta_p_vs_placebo", RANDOM), ("flip_rate", "flip_rate", RANDOM))
@@ -64,7 +68,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
         ("", "", P, "none"), ("", f"_{RANDOM}", P, RANDOM), ("flips_", "", FLIP, "none"), ("flips_", f"_{RANDOM}", FLIP, RANDOM),
     )  # fmt: skip
     shown_settings = (
-        "base {base}, donors {donors} (up to {n_donors}), {answers} answers, distractor {distractor}, prompt {prompt}, seed {seed}"
+        "base={base}, donors={donors}, n_donors={n_donors}, answers={answers}, distractor={distractor}, prompt={prompt}, seed={seed}"
     )
     table_title = "Token patching at k*: patch / control, in points. delta_p_vs_placebo, flip_rate: patch less control, by row"
     table_columns = (

@@ -18,7 +18,7 @@ from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
 from anchorlens.questions.qa_context import set_up_questions
 from anchorlens.questions.tokens import RowDropped, RowTokenizer
-from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, STANDS
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, STANDS, TOO_FEW
 from anchorlens.running.sweeps import answer_only_sweep
 from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own, questions, spec_of, swept
 from tests.recompute import ProbeRecompute
@@ -272,9 +272,10 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
     # With balanced answers what P becomes leaves the mean of delta_p: that is description.
     assert by["delta_p_vs_placebo"].status == by["flip_rate"].status == DESCRIPTION
     assert by["delta_p_vs_placebo"].value == pytest.approx(0, abs=1e-9)
-    assert f"{0.45 if other is None else other:.2f} after another row's" in findings.headline
-    assert ("no difference was detected" in findings.headline) == (status == NOT_DETECTED)
-    assert findings.headline.endswith("AUC 1.00, answer only 0.50 [0.39, 0.61].")
+    assert f"(0.45 and {0.45 if other is None else other:.2f}; clean 0.50)" in findings.headline
+    assert ("no difference of P(hallucination)" in findings.headline) == (status == NOT_DETECTED)
+    assert [(row[0], row[3], row[4]) for row in findings.rows] == [("p_after", status, f"{100 * (other or 0.45):.1f}")]
+    assert "AUC 1.00, answer only 0.50 [0.39, 0.61]." in findings.notes
 
 
 def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
@@ -287,11 +288,12 @@ def test_findings_need_a_signal_and_ten_questions(sweep):
         return samples
 
     text = made(sweep, blind).verdict
-    assert text.startswith("No signal of the probe")
-    assert len(text.split()) <= 80
+    assert text.startswith("Nothing is claimed: at k* = ")
+    assert "no signal of the probe was detected, AUC 0.50" in text
     few = list(dict.fromkeys(own(sweep)["question_id"]))[:9]
-    samples, examples = sweep.samples(all_columns=True), sweep.examples(all_columns=True)
+    samples = made(sweep, constant(0.45)).samples(all_columns=True)
+    examples = sweep.examples(all_columns=True)
     examples = examples[(examples["role"] != "base") | examples["question_id"].isin(few)]
     small = PathwayResult.make(ANALYSIS, samples[samples["question_id"].isin(few)], examples, sweep.record, sweep.run_id)
-    assert small.findings.statements == ()
-    assert "9 questions were measured, but 10 are needed" in small.verdict
+    assert [(one.quantity, one.status, one.n) for one in small.findings.statements] == [("p_after", TOO_FEW, 9)]
+    assert "compared in 9 questions, but 10 are needed" in small.verdict

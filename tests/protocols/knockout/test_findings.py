@@ -3,9 +3,11 @@
 import pandas as pd
 import pytest
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
-from anchorlens.protocols.knockout.findings import knockout_findings, layers_standing
-from anchorlens.results.estimates import LayerEstimate, align_columns, format_ranges, join_with_and
+from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
+from anchorlens.protocols.knockout.findings import PARTIAL_LEVEL, knockout_findings, layers_standing
+from anchorlens.results.claims import Looks
+from anchorlens.results.estimates import LayerEstimate, align_columns, estimates_at, format_ranges, join_with_and
+from anchorlens.results.findings import TOO_FEW
 
 NAN = float("nan")
 FOUND = {
@@ -54,7 +56,8 @@ def found(
     }
     contrasts = frame(facts, n=n, wider=wider, layers=layers)
     stricter = frame({key: facts[key] for key in (DELTA, FLIPS, DROP) if key in facts} | (partial or {}), n=n)
-    return knockout_findings(record, 7, contrasts, stricter)
+    looks = Looks(PARTIAL_LEVEL, estimates_at(stricter, 7), {"delta_p_vs_placebo": 0.001, "row_specific_vs_placebo": 0.01})
+    return knockout_findings(record, 7, contrasts, looks)
 
 
 UNSPECIFIC = {CHANGE: (-0.5, -2.0, 1.0)}
@@ -64,14 +67,14 @@ REVERSAL = {DELTA: (9.0, 5.0, 13.0)}
 @pytest.mark.parametrize(
     ("changed", "status", "phrase"),
     [
-        ({}, "stands stands stands stands stands", "larger effect than cutting other question tokens, specific to the row ("),
-        (UNSPECIFIC, "stands stands stands open stands", "; a row-specific effect was not detected ("),
+        ({}, "stands stands stands specific stands", "larger effect than cutting other question tokens, specific to the row."),
+        (UNSPECIFIC, "stands stands stands open stands", "; a row-specific effect was not detected."),
         (NOT_SHOWN | UNSPECIFIC, "open open open - open", "no larger effect of cutting exact_question than of cutting other"),
-        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open - open", "by delta_p_vs_placebo and flip_rate, not by auc_drop ("),
+        ({DROP: (-0.01, -0.1, 0.1)}, "stands stands open - open", "by delta_p_vs_placebo and flip_rate, not by auc_drop."),
         ({key: NOT_SHOWN[key] for key in (DELTA, DROP)}, "open stands open - open", "by flip_rate, not by delta_p_vs_"),
-        (REVERSAL, "reversed stands stands - open", "; by delta_p_vs_placebo cutting other tokens has the larger effect ("),
-        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open - open", "; by flip_rate cutting other tokens has"),
-        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands - stands", "not by delta_p_vs_placebo ("),
+        (REVERSAL, "reversed stands stands - open", " by flip_rate and auc_drop; by delta_p_vs_placebo cutting other question"),
+        (NOT_SHOWN | {FLIPS: (-10.7, -19.0, -2.4)}, "open reversed open - open", "; by flip_rate cutting other question tokens has"),
+        ({DELTA: (-5e-5, -6e-5, -4e-5)}, "open stands stands - stands", "not by delta_p_vs_placebo."),
     ],
 )  # fmt: skip
 def test_statements_have_the_status_that_their_intervals_have(changed, status, phrase):
@@ -79,16 +82,16 @@ def test_statements_have_the_status_that_their_intervals_have(changed, status, p
     findings = found(changed)
     names = ["delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_vs_placebo", "all_contrasts"]
     assert [one.quantity for one in findings.statements] == names
-    status = status.replace("-", "description")
-    assert [one.status for one in findings.statements] == status.split()
+    status = [{"-": "description", "open": "not detected"}.get(one, one) for one in status.split()]
+    assert [one.status for one in findings.statements] == status
     for one in findings.statements[:4]:
         assert (one.layers, one.n) == ((7,), 60)
         assert (one.value, one.low, one.high) == (FOUND | changed)[one.quantity, one.control]
     assert phrase in findings.headline
-    shown = {name: state for name, state in zip(names[:4], status.split(), strict=False) if state != "description"}
-    assert {row[0]: row[-1].split(" (")[0] for row in findings.rows} == shown
-    assert ("(placebo -1.1 [-2.9, +0.8])" in str(findings)) == ("row_specific_vs_placebo" in shown)
-    assert ("not detected: " in str(findings)) == ("not detected" in status.split()[:4])
+    shown = {name: state for name, state in zip(names[:4], status, strict=False) if state != "description"}
+    assert {row[0]: row[3] for row in findings.rows} == shown
+    assert [row[4] for row in findings.rows] == ["", "", "0.90", "-1.1"][: len(shown)]
+    assert ("Not detected: " in str(findings)) == ("not detected" in status[:4])
     assert "there is no" not in str(findings).lower()
 
 
@@ -99,7 +102,8 @@ def test_one_or_two_contrasts_are_claimed_by_their_wider_intervals():
     findings = found({DROP: (-0.01, -0.1, 0.1)}, partial=wider)
     assert [one.status for one in findings.statements[:3]] == ["stands", "not detected", "not detected"]
     assert (findings.statements[1].low, findings.statements[1].high) == wider[FLIPS][1:]
-    assert "98.3 % intervals: not all contrasts stand." in str(findings)
+    assert findings.columns[2] == "98.3 % interval"
+    assert [one.level for one in findings.statements] == [PARTIAL_LEVEL] * 3 + [0.95, 0.95]
     assert "98.3" not in str(found())
     turned = found({FLIPS: (-10.7, -19.0, -2.4)}, partial={FLIPS: (-10.7, -21.0, 0.4)})
     assert turned.statements[1].status == "not detected"
@@ -108,27 +112,39 @@ def test_one_or_two_contrasts_are_claimed_by_their_wider_intervals():
 def test_the_text_is_the_headline_then_the_table_then_the_layers():
     first, *rest = str(found()).splitlines()
     assert first.startswith("At k* = 7 ")
-    assert first.endswith("(AUC 0.91 falls to 0.54, with others cut to 0.90).")
-    assert "-25.7  [-31.4, -20.2]" in rest[0]
-    assert rest[4:] == ["Layers with all contrasts (simultaneous bands): 7."]
+    assert first.endswith(" AUC falls from 0.91 to 0.54; with other tokens cut it is 0.90.")
+    assert rest[0].split("  ")[1] == "contrast"
+    assert "-25.7  [-31.4, -20.2]" in rest[1]
+    assert rest[5:] == ["All three contrasts stand at layer 7 (simultaneous bands)."]
+    assert "AUC is 0.91, with the cut 0.93;" in found({("auc_after", "size_matched"): (0.93, 0.9, 0.95)}).headline
 
 
 @pytest.mark.parametrize("layers", [(7,), range(1, 65, 2)])
 @pytest.mark.parametrize("changed", [{}, NOT_SHOWN, NOT_SHOWN | UNSPECIFIC, {DROP: (-0.01, -0.1, 0.1)}])
-def test_at_most_ninety_words_with_every_warning(changed, layers):
+def test_at_most_a_hundred_words_with_every_warning(changed, layers):
     text = str(found({**changed, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}, pair=LEAK, layers=layers))
-    assert text.startswith("Beware: question and answer as text reach AUC 0.66 [0.60, 0.71]; the probe's AUC +0.20 [+0.10,")
-    assert len(text.split()) <= 90, text
+    assert text.startswith("Beware: a classifier of question and answer text reaches AUC 0.66 [0.60, 0.71]; the probe's AUC")
+    assert len(text.split()) <= 100, text
 
 
 def test_layers_are_named_by_the_band_over_all_layers_alone():
     assert found(wider=9.0).statements[-1].layers == ()
     assert found(layers=range(1, 65, 2)).statements[-1].layers == tuple(range(1, 65, 2))
-    assert "bands): 32 of 1-63." in str(found(layers=range(1, 65, 2)))
+    assert "at layers 32 of 1-63 (" in str(found(layers=range(1, 65, 2)))
     facts = frame(FOUND, layers=(1, 2, 5))
     facts.loc[(facts["layer"] == 5) & (facts["quantity"] == "flip_rate"), "sim_low"] = -1.0
     assert layers_standing(facts) == {1, 2}
-    assert layers_standing(frame(FOUND, n=MIN_QUESTIONS_FOR_CLAIM - 1)) == set()
+
+
+def test_below_twenty_questions_no_layer_is_named_and_below_ten_nothing_is_claimed():
+    assert layers_standing(frame(FOUND, n=MIN_QUESTIONS_FOR_LAYERS - 1)) == set()
+    some = found(n=19)
+    assert [one.status for one in some.statements] == ["stands"] * 3 + ["specific", TOO_FEW]
+    assert some.notes == ("No layers are named: 20 questions are needed.",)
+    few = found(n=9)
+    assert {(one.status, one.low, one.high, one.n) for one in few.statements[:3]} == {(TOO_FEW, None, None, 9)}
+    assert few.headline == "Nothing is claimed: cut and placebo can be compared in 9 questions, but 10 are needed."
+    assert few.rows == few.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -138,8 +154,7 @@ def test_layers_are_named_by_the_band_over_all_layers_alone():
         ({("auc", "none"): (NAN, NAN, NAN)}, {}, "lack true or false answers"),
         ({}, {"kind": "signed"}, "delta_kind='signed'"),
         ({}, {"placebos": False}, "no placebo was measured"),
-        ({}, {"n": 9}, "in 9 questions, but 10 are needed"),
-        ({DELTA: None}, {}, "in 0 questions, but 10 are needed"),
+        (dict.fromkeys((DELTA, FLIPS, DROP, CHANGE)), {}, "in 0 questions, but 10 are needed"),
     ],
 )
 def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
@@ -153,7 +168,7 @@ def test_where_nothing_can_be_claimed_nothing_is(changed, how, phrase):
 def test_the_models_own_word_has_no_row_specific_effect_and_no_k_star():
     beyond = {CHANGE: None, ("row_specific_effect", "random_tokens"): None, ("auc_beyond_text", "none"): (0.2, 0.1, 0.3)}
     findings = found(beyond, readout="p_true", pair=LEAK)
-    assert findings.headline.startswith("At layer 7 cutting exact_question has a larger effect than cutting other question tokens (")
+    assert findings.headline.startswith("At layer 7 cutting exact_question has a larger effect than cutting other question tokens.")
     assert "row_specific_effect" not in str(findings)
     assert "k*" not in str(findings)
     assert "; P(True)'s AUC +0.20" in findings.warnings[0]
@@ -161,7 +176,7 @@ def test_the_models_own_word_has_no_row_specific_effect_and_no_k_star():
 
 def test_text_that_tells_another_layer_and_another_source_are_named():
     """Of two classifiers of the text the stronger one alone."""
-    assert found(text=LEAK).warnings == ("Beware: the answer's text alone reaches AUC 0.66 [0.60, 0.71].",)
+    assert found(text=LEAK).warnings == ("Beware: a classifier of the answer's text reaches AUC 0.66 [0.60, 0.71].",)
     (both,) = found(text=LEAK, pair={"auc": 0.8, "ci_low": 0.7, "ci_high": 0.9}).warnings
     assert "question and answer" in both
     assert found(k=0).headline.startswith("At layer 7 (k* = 0 was not reached) cutting exact_question")

@@ -98,7 +98,7 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), layers=(0, 2), **OPTIONS)
     assert told.qa_text_auc["ci_low"] > 0.5
     assert told.answer_text_auc["ci_low"] <= 0.5 <= told.answer_text_auc["ci_high"]
-    assert told.verdict.startswith("Beware: question and answer as text reach AUC ")
+    assert told.verdict.startswith("Beware: a classifier of question and answer text reaches AUC ")
     assert "; the probe's AUC " in told.verdict
     assert told.facts(told.probe_layer)["auc_beyond_text", "none"].value < 0
     assert told.protocol.table([told])[1]["text AUC"].tolist() == [f"{told.qa_text_auc['auc']:.2f}"]

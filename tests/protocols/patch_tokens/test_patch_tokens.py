@@ -18,7 +18,9 @@ from anchorlens.protocols.probe_sweep.measurement import ProbeUnit
 from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import Answer, RowTokenizer
-from anchorlens.results.findings import NOT_DETECTED, REVERSED, STANDS
+from anchorlens.results.claims import Looks, level_of
+from anchorlens.results.estimates import estimates_at
+from anchorlens.results.findings import NOT_DETECTED, REVERSED, STANDS, TOO_FEW
 from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own
 from tests.recompute import ProbeRecompute
 
@@ -233,7 +235,7 @@ def test_a_donor_for_whose_question_the_answer_is_right_is_left_out(tiny_model, 
     assert refused
 
 
-def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0), n=40, n_a=10, base="all", leak=0.45):
+def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0), n=40, n_a=10, base="all", leak=0.45, wider=0.0):
     """The findings of a sweep with these numbers at its layer."""
     summary = {"layer": 3, "q": -20.0, "n_q": 30, "a": -4.0, "n_a": n_a}
     facts = [
@@ -244,22 +246,25 @@ def found(auc=0.8, low=0.7, delta=(-12.0, -16.0, -8.0), flips=(5.0, -2.0, 12.0),
     columns = ["quantity", "control", "value", "ci_low", "ci_high", "n"]
     contrasts = pd.DataFrame(facts, columns=columns).assign(layer=3, sim_low=np.nan, sim_high=np.nan)
     record = {"config": {"base": base}, "probe": {"probe_layer": 3, "answer_text_auc": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7}}}
-    return patch_findings(record, summary, contrasts)
+    strict = contrasts.assign(ci_low=contrasts["ci_low"] - wider, ci_high=contrasts["ci_high"] + wider)
+    return patch_findings(record, summary, contrasts, Looks(level_of(2), estimates_at(strict, 3), {}))
 
 
 @pytest.mark.parametrize(
     ("given", "status", "phrases"),
     [
-        ({}, (STANDS, NOT_DETECTED), ("changes ΔP by -12.0 [-16.0, -8.0] points beyond", "40 questions, true and false answers")),
-        ({"delta": (-1.0, -4.0, 2.0)}, (NOT_DETECTED, NOT_DETECTED), ("no difference in ΔP", "differences in [-4.0, +2.0]")),
+        ({}, (STANDS, NOT_DETECTED), ("tokens by delta_p_vs_placebo, not by flip_rate (40 questions, true and false answers).",)),
+        ({"delta": (-1.0, -4.0, 2.0)}, (NOT_DETECTED, NOT_DETECTED), ("no larger effect of", "[-4.0, +2.0]", "compatible")),
         (
             {"delta": (6.0, 2.0, 10.0)},
             (REVERSED, NOT_DETECTED),
-            ("+6.0 [+2.0, +10.0] points above", "no larger effect of exact_question"),
+            ("no larger effect of replacing exact_question", "by delta_p_vs_placebo replacing as many other"),
         ),
-        ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("difference +5.0 [+1.0, +9.0].",)),
+        ({"flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("has a larger effect than replacing as many other question tokens (40",)),
+        ({"wider": 9.0}, (NOT_DETECTED, NOT_DETECTED), ("97.5 % interval", "no larger effect of replacing")),
+        ({"wider": 9.0, "flips": (5.0, 1.0, 9.0)}, (STANDS, STANDS), ("95 % interval",)),
         ({"base": "true_predicted_true"}, (STANDS, NOT_DETECTED), ("true answers predicted true",)),
-        ({"leak": 0.55}, (STANDS, NOT_DETECTED), ("Beware: the answer's text alone reaches AUC 0.60 [0.55, 0.70].",)),
+        ({"leak": 0.55}, (STANDS, NOT_DETECTED), ("Beware: a classifier of the answer's text reaches AUC 0.60 [0.55, 0.70].",)),
     ],
 )
 def test_findings_claim_what_stands_and_no_more(given, status, phrases):
@@ -267,19 +272,22 @@ def test_findings_claim_what_stands_and_no_more(given, status, phrases):
     assert [one.quantity for one in findings.statements] == ["delta_p_vs_placebo", "flip_rate"]
     assert tuple(one.status for one in findings.statements) == status
     assert {(one.layers, one.control, one.n) for one in findings.statements} == {((3,), "random_tokens", 40)}
-    assert [(one.value, one.low, one.high) for one in findings.statements] == [
-        given.get("delta", (-12.0, -16.0, -8.0)), given.get("flips", (5.0, -2.0, 12.0)),
-    ]  # fmt: skip
+    if "wider" not in given:
+        assert [(one.value, one.low, one.high) for one in findings.statements] == [
+            given.get("delta", (-12.0, -16.0, -8.0)), given.get("flips", (5.0, -2.0, 12.0)),
+        ]  # fmt: skip
     assert all(phrase in str(findings) for phrase in phrases)
     assert "Q-Anchored -20.0 (30), A-Anchored -4.0 (10)" in str(findings)
-    assert len(str(findings).split()) <= 90
+    assert len(str(findings).split()) <= 100
 
 
 def test_a_pathway_of_few_questions_is_left_out_and_without_signal_or_questions_nothing_is_claimed():
     assert "A-Anchored" not in str(found(n_a=9))
-    for given, phrase in (({"low": 0.5}, "at k* = 3 no signal of the probe"), ({"n": 9}, "in 9 questions, but 10")):
-        assert found(**given).statements == ()
-        assert phrase in str(found(**given))
+    silent, few = found(low=0.5), found(n=9)
+    assert silent.statements == ()
+    assert "at k* = 3 no signal of the probe" in str(silent)
+    assert {one.status for one in few.statements} == {TOO_FEW}
+    assert "in 9 questions, but 10" in str(few)
 
 
 def test_findings_of_a_sweep_are_its_contrasts(everyone):

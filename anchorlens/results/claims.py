@@ -1,0 +1,151 @@
+"""Claims of one sweep: contrasts at a layer named beforehand, with one rule for protocols with a control (METHOD 5).
+
+All contrasts of a protocol beyond their 95 % intervals on the expected side are one claim. Otherwise each contrast is one of k looks
+and has the interval of level 1 - 0.05 / k, so that all k hold jointly at 95 % (Bonferroni). The p-value of a statement follows the
+same rule: the smaller of the largest p-value of all contrasts and k times its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at, join_with_and
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, STANDS, TOO_FEW, Finding, decimals, status_of
+from anchorlens.statistics.bands import p_values
+from anchorlens.statistics.pathways import quantity_frame
+from anchorlens.statistics.resamples import Estimate
+
+COMPATIBLE = "Not detected: effects inside the interval remain compatible."
+
+
+class Claim(NamedTuple):
+    """Contrast that is claimed.
+
+    Attributes:
+        control: Side that is subtracted.
+        sign: Sign of an expected effect; 0 if either sign is one.
+        alone: Quantity that holds the value under the control alone; empty without one.
+    """
+
+    control: str
+    sign: int
+    alone: str = ""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Contrasts at one layer as several looks.
+
+    Attributes:
+        level: Level of the intervals, 1 - 0.05 / number of contrasts.
+        facts: Contrasts with intervals of that level.
+        p: Two-sided p-value of each contrast.
+    """
+
+    level: float
+    facts: LayerEstimates
+    p: Mapping[str, float]
+
+    @classmethod
+    def of(cls, estimates: Mapping[str, Estimate], claims: Mapping[str, Claim], layer: int) -> "Looks":
+        """Compute the intervals of ``claims`` from their estimates at ``layer``, and the p-values of all estimates."""
+        level, rates = level_of(len(claims)), {name: name == "flip_rate" for name in estimates}
+        frames = [
+            quantity_frame([layer], name, claim.control, estimates[name], rate=rates[name], level=level)
+            for name, claim in claims.items()
+            if name in estimates
+        ]
+        p = {name: float(p_values(one, rate=rates[name])[0]) for name, one in estimates.items()}
+        return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p)
+
+
+def level_of(looks: int) -> float:
+    """Return the level of each interval at which ``looks`` claims hold jointly at 95 %."""
+    return 1 - 0.05 / looks
+
+
+def claim_statements(
+    claims: Mapping[str, Claim], facts: LayerEstimates, looks: Looks, layer: int, floor: float = 0.0
+) -> tuple[Finding, ...]:
+    """Return a statement for each contrast that was measured; ``floor``: noise floor in percentage points."""
+    claims = {name: claim for name, claim in claims.items() if (name, claim.control) in facts}
+
+    def status(name: str, of: LayerEstimates) -> str:
+        claim = claims[name]
+        return status_of(of[name, claim.control], claim.sign, floor_of(name, floor))
+
+    level, used = 0.95, facts
+    if any(status(name, facts) not in (STANDS, TOO_FEW) for name in claims):
+        level, used = looks.level, looks.facts
+    together = joint_p(claims, facts, looks.p)
+    return tuple(
+        Finding.of(
+            name, status(name, used), used[name, claim.control], layers=(layer,), control=claim.control, level=level,
+            p=min(together, len(claims) * looks.p.get(name, 1.0)), control_value=value_alone(facts, claim),
+        )
+        for name, claim in claims.items()
+    )  # fmt: skip
+
+
+def joint_p(claims: Mapping[str, Claim], facts: LayerEstimates, p: Mapping[str, float]) -> float:
+    """Return the p-value of the claim that all contrasts differ from 0 on their expected sides."""
+    expected = all(facts[name, claim.control].value * claim.sign >= 0 for name, claim in claims.items())
+    return max((p.get(name, 1.0) for name in claims), default=1.0) if expected else 1.0
+
+
+def floor_of(quantity: str, floor: float) -> float:
+    """Return the noise floor of a quantity: that of probabilities, in points; 0 for areas under the curve."""
+    return 0.0 if decimals(quantity) > 1 else floor
+
+
+def value_alone(facts: LayerEstimates, claim: Claim) -> float | None:
+    """Return the value under the control of a claim alone; None if it was not measured."""
+    fact = facts.get((claim.alone, claim.control))
+    return None if fact is None else fact.value
+
+
+def claim_table(statements: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return heads and rows of the table of claims; descriptions and statements without a value are left out."""
+    shown = [one for one in statements if one.value is not None and one.status not in (DESCRIPTION, TOO_FEW)]
+    if not shown:
+        return (), ()
+    rows: list[tuple[str, ...]] = []
+    for one in shown:
+        assert one.value is not None and one.low is not None and one.high is not None
+        fact = LayerEstimate(one.value, one.low, one.high, one.low, one.high, one.n or 0)
+        number, interval = fact.to_text(fact.digits(decimals(one.quantity))).split(" ", 1)
+        alone = "" if one.control_value is None else f"{one.control_value:.{decimals(one.quantity)}f}"
+        rows.append((one.quantity, number, interval, one.status, alone))
+    heads = ("contrast", "value", f"{100 * shown[0].level:.3g} % interval", "status", "control alone")
+    width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+    return heads[:width], tuple(row[:width] for row in rows)
+
+
+def claim_sentence(statements: Sequence[Finding], change: str, control: str) -> str:
+    """Return which contrasts stand, as a clause: ``cutting A has a larger effect than cutting B by flip_rate``."""
+    standing, missing, turned = ([one.quantity for one in statements if one.status == s] for s in (STANDS, NOT_DETECTED, REVERSED))
+    clause = f"{change} has a larger effect than {control}"
+    if not standing:
+        clause = f"no larger effect of {change} than of {control} was detected"
+    elif missing or turned:
+        clause += f" by {join_with_and(standing)}" + (f", not by {join_with_and(missing)}" if missing else "")
+    return clause + (f"; by {join_with_and(turned)} {control} has the larger effect" if turned else "")
+
+
+def no_signal(auc: LayerEstimate, where: str, reader: str = "the probe") -> str:
+    """Return why nothing can be claimed from a readout without signal; empty if it has one."""
+    if auc.value != auc.value:
+        return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
+    if not auc.low > 0.5:
+        return f"Nothing is claimed: at {where} no signal of {reader} was detected, AUC {auc.to_text(2, sign=False)}."
+    return ""
+
+
+def too_few(n: int, sides: str) -> str:
+    """Return that ``sides`` can be compared in too few questions; empty if there are enough."""
+    if n >= MIN_QUESTIONS_FOR_CLAIM:
+        return ""
+    return f"Nothing is claimed: {sides} can be compared in {n} questions, but {MIN_QUESTIONS_FOR_CLAIM} are needed."

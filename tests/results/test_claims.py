@@ -1,0 +1,115 @@
+"""Status of a claim by its interval, and claims of several sweeps together."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
+from anchorlens.results.claims import Claim, Looks, claim_statements
+from anchorlens.results.estimates import LayerEstimate
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, SPECIFIC, STANDS, TOO_FEW, Finding, Findings, status_of
+from anchorlens.statistics.bands import band
+from anchorlens.statistics.resamples import Resamples
+
+
+def fact(value, low, high, n=40):
+    return LayerEstimate(value, low, high, low, high, n)
+
+
+@pytest.mark.parametrize(
+    ("one", "sign", "floor", "status"),
+    [
+        (fact(-5, -9, -1), -1, 0.0, STANDS),
+        (fact(-5, -9, -1), 1, 0.0, REVERSED),
+        (fact(-5, -9, -1), 0, 0.0, STANDS),
+        (fact(-5, -9, 1), -1, 0.0, NOT_DETECTED),
+        (fact(-5, -9, -1), -1, 5.0, NOT_DETECTED),  # within the noise floor
+        (fact(-5, -9, -1, n=9), -1, 0.0, TOO_FEW),
+        (fact(-5, -9, -1, n=10), -1, 0.0, STANDS),
+        (fact(np.nan, np.nan, np.nan, n=0), -1, 0.0, TOO_FEW),
+    ],
+)
+def test_status_of_a_claim(one, sign, floor, status):
+    assert status_of(one, sign, floor) == status
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_looks_have_intervals_of_the_bonferroni_level_and_p_values_that_agree_with_them(n):
+    rng = np.random.default_rng(n)
+    draws = Resamples.of(np.arange(30), n_resamples=400, seed=0)
+    names = [f"contrast {i}" for i in range(n)]
+    claims = {name: Claim("placebo", -1) for name in names}
+    estimates = {name: draws.means(rng.normal(-0.4, 1, (30, 1)), np.full((30, 1), True)) for name in names}
+    looks = Looks.of(estimates, claims, 5)
+    assert looks.level == 1 - 0.05 / n
+    for name, one in estimates.items():
+        made = band(one, level=looks.level)
+        assert (looks.facts[name, "placebo"].low, looks.facts[name, "placebo"].high) == (made.low[0], made.high[0])
+        assert (looks.p[name] < 0.05 / n) == (made.high[0] < 0 or made.low[0] > 0)
+
+
+def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():
+    """A value within the noise floor makes the others several looks; an area under the curve has no such floor."""
+    claims = {"delta_p": Claim("placebo", -1), "auc_drop": Claim("placebo", -1, alone="auc_after")}
+    facts = {
+        ("delta_p", "placebo"): fact(-5, -9, -1), ("auc_drop", "placebo"): fact(-0.2, -0.3, -0.1),
+        ("auc_after", "placebo"): fact(0.9, 0.8, 1.0),
+    }  # fmt: skip
+    looks = Looks(0.975, {key: one._replace(high=0.05) for key, one in facts.items()}, {"delta_p": 0.03, "auc_drop": 0.01})
+    both = claim_statements(claims, facts, looks, 4, floor=1.0)
+    assert [(one.status, one.level, one.p, one.control_value) for one in both] == [
+        (STANDS, 0.95, 0.03, None), (STANDS, 0.95, 0.02, 0.9),
+    ]  # fmt: skip
+    facts["delta_p", "placebo"] = fact(5, 1, 9)
+    assert [one.p for one in claim_statements(claims, facts, looks, 4)] == [0.06, 0.02]
+    facts["delta_p", "placebo"] = fact(-5, -9, -1)
+    some = claim_statements(claims, facts, looks, 4, floor=5.0)
+    assert [(one.status, one.level, one.high) for one in some] == [(NOT_DETECTED, 0.975, 0.05)] * 2
+
+
+def sweep(at, *claims, protocol="knockout"):
+    """Names and findings of a sweep with claims of these status and p-value."""
+    names = {"run_id": str(at), "protocol": protocol, "model": "m", "dataset": f"set {at}"}
+    statements = [
+        Finding(f"c{i}", status, (7,), -1.0, -2.0, 0.5, 40, p=p, control="random_tokens") for i, (status, p) in enumerate(claims)
+    ]
+    return names, Findings((*statements, Finding("all_contrasts", STANDS, (3,))))
+
+
+def test_claims_of_several_sweeps_are_adjusted_together():
+    frame = adjust_findings(
+        [
+            sweep(0, (STANDS, 0.02), (NOT_DETECTED, 0.3), (DESCRIPTION, 0.3)),
+            sweep(1, (REVERSED, 0.012), (STANDS, 0.03), (SPECIFIC, 0.001)),
+            sweep(2, (TOO_FEW, 0.0001)),  # is no claim
+        ]
+    )
+    assert list(frame["p_holm"]) == pytest.approx([0.04, 0.3, 0.3, 0.024, 0.06, 0.002])
+    assert list(frame["status"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, NOT_DETECTED, SPECIFIC]
+    assert list(frame["status_alone"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, STANDS, SPECIFIC]
+    said = "Adjusted by Holm over 2 sweeps with 6 claims: 4 stand in their sweep alone, 3 of them after the adjustment."
+    assert adjustment_text(frame) == said
+    heads, rows = claim_rows(frame)
+    assert [row[-1] for row in rows] == [STANDS, REVERSED, "not detected after Holm over 2 sweeps", SPECIFIC]
+    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1", "0.020", "0.040", STANDS]
+    assert len(heads) == len(rows[0])
+
+
+def test_a_sweep_in_which_every_claim_stands_passes_its_level_on():
+    """Levels of three sweeps: 0.05 / 3, then 0.05 / 2 for those that are left, then 0.05."""
+    whole, half = sweep(0, (STANDS, 0.01), (STANDS, 0.016)), sweep(1, (STANDS, 0.024), (NOT_DETECTED, 0.2))
+    frame = adjust_findings([whole, half, sweep(2, (STANDS, 0.024))])
+    assert list(frame["p_holm"]) == pytest.approx([0.03, 0.048, 0.048, 0.2, 0.048])
+    (open_, *_) = adjust_findings([sweep(0, (STANDS, 0.01), (NOT_DETECTED, 0.2)), half])["p_holm"]
+    assert open_ == pytest.approx(0.02)
+    assert list(adjust_findings([sweep(at, (STANDS, 0.024)) for at in range(3)])["p_holm"]) == pytest.approx([0.072] * 3)
+
+
+def test_claims_of_a_single_sweep_are_not_adjusted():
+    frame = adjust_findings([sweep(0, (STANDS, 0.02), (STANDS, 0.04), (STANDS, 0.03))])
+    assert list(frame["p_holm"]) == list(frame["p"]) == [0.02, 0.04, 0.03]
+    assert set(frame["status"]) == {STANDS}
+    assert adjustment_text(frame) == ""
+    assert claim_rows(frame)[1] == []
+    pd.testing.assert_index_equal(adjust_findings([]).columns, frame.columns)
+    assert adjustment_text(adjust_findings([])) == ""
