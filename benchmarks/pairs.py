@@ -1,10 +1,10 @@
 """Measure how well texts of questions and given answers alone, without a model, predict which answer is true (METHOD 3).
 
-    python benchmarks/pairs.py --data DIR
+    python benchmarks/pairs.py --data DIR --limit 300
 
 Prints one row per data set and distractor rule, for the four embedded sets and for the files of four data sets in DIR. The columns
-are kept rows, dropped rows by reason, the shares of true and of false answers that occur in their question, the AUC of that bit, and
-the AUCs of both text baselines on the test split.
+are kept rows, dropped rows by reason, the shares of true and of false answers that occur in their question and that share a content
+word with it, and the AUCs of both text baselines on the test split.
 """
 
 import argparse
@@ -14,23 +14,30 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
 from anchorlens.constants import DISTRACTORS
 from anchorlens.probing.text_baseline import answer_text_scores, qa_text_scores
 from anchorlens.questions.example import Example, normalise
-from anchorlens.questions.false_answers import assign_false_answers, split_questions
+from anchorlens.questions.false_answers import assign_false_answers, content_words, split_questions
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
-COLUMNS = ("data set", "distractor", "kept", "dropped", "true in question", "false", "AUC of it", "answer_text_auc", "qa_text_auc")
+COLUMNS = (
+    "data set", "distractor", "kept", "dropped", "true answer in question", "false answer", "word of true answer in question",
+    "of false answer", "answer_text_auc", "qa_text_auc",
+)  # fmt: skip
 
 
 def stands(answer: str, question: str) -> bool:
     """Return whether an answer occurs in a question as whole words."""
     return f" {normalise(answer)} " in f" {normalise(question)} "
+
+
+def shares_word(answer: str, question: str) -> bool:
+    """Return whether a content word of an answer occurs in a question."""
+    return not content_words(answer).isdisjoint(normalise(question).split())
 
 
 def told(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.float64], questions: Sequence[str]) -> str:
@@ -41,16 +48,14 @@ def told(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.float64], quest
 
 
 def measured(examples: Sequence[Example], split: Mapping[str, str], false: Mapping[str, str]) -> list[str]:
-    """Return the shares, the AUC of that bit over all rows, and both baselines on the test split."""
+    """Return the four shares over all rows, and both baselines on the test split."""
     kept = [example for example in examples if example.example_id in false]
     rows = [
         (example, answer, label) for example in kept for answer, label in ((example.answers[0], 0), (false[example.example_id], 1))
     ]
-    bits, labels = (
-        np.array([stands(answer, example.question) for example, answer, _ in rows]),
-        np.array([row[2] for row in rows], float),
-    )
-    out = [f"{bits[labels == 0].mean():.1%}", f"{bits[labels == 1].mean():.1%}", f"{roc_auc_score(labels, -bits.astype(float)):.3f}"]
+    labels = np.array([label for _, _, label in rows], float)
+    bits = ([bit(answer, example.question) for example, answer, _ in rows] for bit in (stands, shares_word))
+    out = [f"{np.mean(bit, where=labels == label):.1%}" for bit in bits for label in (0, 1)]
     test = np.array([split[example.question_id] == "test" for example, _, _ in rows])
     pairs = [(example.question, answer) for example, answer, _ in rows]
     questions = [example.question_id for (example, _, _), there in zip(rows, test, strict=True) if there]
@@ -69,13 +74,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl")
     parser.add_argument("--seed", type=int, default=0, help="random seed of splits and false answers")
+    parser.add_argument("--limit", type=int, help="questions of each set (default: all)")
     args = parser.parse_args()
     sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
     if args.data is not None:
         sets += [(name, args.data / f"{name}.jsonl") for name in SETS]
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     for name, path in sets:
-        examples = al.load_qa(name, path=path).examples
+        examples = al.load_qa(name, path=path, limit=args.limit).examples
         split = split_questions(examples, seed=args.seed)
         for distractor in DISTRACTORS:
             given = assign_false_answers(examples, split, distractor=distractor, seed=args.seed)

@@ -36,6 +36,7 @@ FIXES = {
     "anchor_at_position_0": "A segment includes the first token. Use a prompt with words before the question.",
     "anchor_text_mismatch": "The tokens of the segments decode to another text. Pass other segments.",
     "answer_in_question": f"The answers occur in their questions. Use {MORE_QUESTIONS}, or questions in both directions.",
+    "answer_word_in_question": f"The answers share words with their questions. Use {MORE_QUESTIONS}.",
     "no_distractor": f"No other row's answer can be false here. Use {MORE_QUESTIONS}, or distractor='random'.",
     "no_donor": "Use more rows (donors come from the whole file), donors='random', or align='last'.",
     "no_other_question": f"Other questions share an answer with these, change its tokens or are too long. Use {MORE_QUESTIONS}.",

@@ -1,7 +1,7 @@
 """Split questions and assign a false answer to each (METHOD 3).
 
 Within each split the false answers are a permutation of the gold answers, so that an answer's text alone does not predict its truth.
-Occurrence of the answer in the question is matched too.
+The share of the answer's words that occur in the question is matched within each question.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_options import YES_NO, find_options, option_key
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, normalise, pool_answers
+from anchorlens.questions.lexicon import STOP
 
 # Weight of rows without a false answer, and of ranks, against uneven blocks; larger weights keep few more rows.
 _PARTNER_WEIGHT = 2.0
@@ -124,8 +125,9 @@ def assign_false_answers(
 ) -> FalseAnswers:
     """Assign to each row the gold answer of another row as its false answer, permuted within each split.
 
+    * The same share of content words of the true and of the false answer occurs in the question.
     * If the question has two options, the false answer is the other option. Other rows whose true answer occurs in their question
-      are dropped, and no false answer occurs in its question.
+      are dropped.
     * A false answer is never right: gold aliases are pooled by ``question_id``, and rows that share an alias exchange no answers.
     * A row without a false answer is dropped with its true answer, so that true and false strings stay the same multiset.
 
@@ -140,19 +142,14 @@ def assign_false_answers(
     ]
     false: dict[str, str] = {}
     source: dict[str, str] = {}
-    detail = "the true answer occurs in the question, a false one would not"
-    dropped = [drop(row.example, "answer_in_question", detail) for row in rows if row.in_question]
-    for number, group in enumerate(_groups([row for row in rows if not row.in_question])):
+    dropped: list[Dropped] = []
+    for number, group in enumerate(_groups(rows)):
         for row, other in zip(group, _permute(group, [seed, number]), strict=True):
             if other is not row:
                 false[row.example.example_id] = other.example.answers[0]
                 source[row.example.example_id] = other.example.example_id
-            elif row.other is not None:
-                detail = f"the other option, {row.other!r}, is the true answer of too few other rows of the {row.kind[0]} split"
-                dropped.append(drop(row.example, "answer_in_question", detail))
             else:
-                detail = f"no other answer in: {' '.join(map(str, row.kind))}"
-                dropped.append(drop(row.example, "no_distractor", detail))
+                dropped.append(row.drop())
     return FalseAnswers(false, source, tuple(dropped))
 
 
@@ -162,21 +159,42 @@ class _Row:
     kind: tuple[object, ...]  # rows of one kind may exchange answers
     gold: str  # the true answer, normalised
     key: str  # the true answer as an option
+    words: frozenset[str]  # content words of the true answer
     right: frozenset[str]  # every answer that is right for the question, normalised
     question: str  # normalised
     other: str | None  # the other option; None if the true answer is no option of the question
-    in_question: bool  # the true answer occurs in the question and is no option of it
+    share: float  # of the content words that occur in the question
 
     @classmethod
     def of(cls, example: Example, answers: Iterable[str], split: str, *, matched: bool) -> "_Row":
         gold, question = normalise(example.answers[0]), normalise(example.question)
         kind = _kind(example) if matched else ()
         key = option_key(gold)
-        occurs = key not in YES_NO and _occurs(key, question)
-        options = find_options(example.question) if occurs else None
+        words = content_words(gold)
+        share = len(words.intersection(question.split())) / max(len(words), 1)
+        options = find_options(example.question) if share == 1 else None
         other = options[key == options[0]] if options is not None and key in options else None
         right = frozenset(normalise(answer) for answer in answers)
-        return cls(example, (split, *kind), gold, key, right, question, other, occurs and other is None)
+        return cls(example, (split, *kind), gold, key, words, right, question, other, share)
+
+    def drop(self) -> Dropped:
+        """Return the record of this row if no false answer is left for it."""
+        if self.other is not None:
+            detail = f"the other option, {self.other!r}, is the true answer of too few other rows of the {self.kind[0]} split"
+            return drop(self.example, "answer_in_question", detail)
+        if self.share == 1:
+            return drop(self.example, "answer_in_question", "the true answer occurs in the question, a false one would not")
+        kind = " ".join(map(str, self.kind))
+        if self.share:
+            detail = f"the question has {self.share:.0%} of the words of the true answer, and of too few others in: {kind}"
+            return drop(self.example, "answer_word_in_question", detail)
+        return drop(self.example, "no_distractor", f"no other answer in: {kind}")
+
+
+def content_words(answer: str) -> frozenset[str]:
+    """Return the words of an answer that a question may share: no stop words unless there are no others, and none of yes or no."""
+    key = option_key(answer)
+    return frozenset(() if key in YES_NO else set(key.split()) - STOP or key.split())
 
 
 def _occurs(answer: str, text: str) -> bool:
@@ -227,10 +245,11 @@ def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
     """Return whether the true answer of row j may be the false answer of row i, [row row]."""
     by_kind = _places(enumerate(row.kind for row in group))
     by_gold = _places(enumerate(row.gold for row in group))
-    by_key = _places(enumerate(row.key for row in group))
+    by_word = _places((j, word) for j, row in enumerate(group) for word in row.words)
+    n_words = np.array([max(len(row.words), 1) for row in group])
     by_right = _places((j, answer) for j, row in enumerate(group) for answer in row.right)
     golds_of, holding = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    golds, keys, rights = _Phrases(by_gold), _Phrases(by_key), _Phrases(by_right)
+    golds, rights = _Phrases(by_gold), _Phrases(by_right)
     for row in group:
         golds_of[row.key].add(row.gold)
     for gold in by_gold:
@@ -243,15 +262,17 @@ def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
             with_article = _occurs(row.gold, row.question)
             for gold in golds_of.get(row.other, ()):
                 out[i, by_gold[gold]] = _occurs(gold, row.question) == with_article
-        else:
+        elif row.share < 1:
             out[i, by_kind[row.kind]] = True
-            for key in keys.inside(row.question).difference(YES_NO):
-                out[i, by_key[key]] = False
             for gold in set().union(*map(golds.inside, row.right), *(holding.get(answer, ()) for answer in row.right)):
                 out[i, by_gold[gold]] = False
         # Rows with a common alias may share other answers ("14" and "fourteen").
         for answer in row.right:
             out[i, by_right[answer]] = False
+        n_shared = np.zeros(len(group))
+        for word in by_word.keys() & row.question.split():
+            n_shared[by_word[word]] += 1
+        out[i] &= n_shared / n_words == row.share
     return out
 
 

@@ -1,10 +1,11 @@
-"""Splits and false answers: linked questions share a split, strings are balanced, a draw across splits is an error."""
+"""Splits and false answers: linked questions share a split; strings and words shared with the question are balanced."""
 
 import random
 import time
 import tracemalloc
 from collections import Counter, defaultdict
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from scipy.optimize import linear_sum_assignment
 from anchorlens.constants import SHARES, SPLITS
 from anchorlens.errors import InputError
 from anchorlens.questions.answer_options import find_options, option_key
-from anchorlens.questions.example import Example, normalise
+from anchorlens.questions.example import Example, normalise, question_id
 from anchorlens.questions.false_answers import FalseAnswers, assign_false_answers, split_questions
+from anchorlens.questions.lexicon import STOP
 from tests.questions.make import capital, example, sample
 
 
@@ -33,6 +35,13 @@ def in_one_split(rows: list[Example], **options) -> FalseAnswers:
 
 def stands(answer: str, question: str) -> bool:
     return f" {normalise(answer)} " in f" {normalise(question)} "
+
+
+def shared(answer: str, question: str) -> Fraction:
+    """Return the share of an answer's words that occur in a question, without stop words if it has other words."""
+    words = set(normalise(answer).split())
+    words = words - STOP or words - {"the", "a", "an"} or words
+    return Fraction(len(words & set(normalise(question).split())), len(words))
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +205,8 @@ def test_a_true_answer_that_stands_in_its_question_and_is_no_option_is_dropped(q
 
 def test_no_permuted_answer_stands_in_its_question():
     """ "Rome" occurs in two questions ("the Rome road"), which must not get it as their false answer."""
-    rows = [capital(f"the Rome road {i}", f"Town {i}") for i in range(3)] + [capital("Italy", "Rome"), capital("Peru", "Lima")]
+    towns = ("Ulm", "Bonn", "Kiel")
+    rows = [capital(f"the Rome road {i}", towns[i]) for i in range(3)] + [capital("Italy", "Rome"), capital("Peru", "Lima")]
     for seed in range(20):
         assigned = in_one_split(rows, seed=seed)
         assert len(assigned.false) == 5 and not any(stands(assigned.false[row.example_id], row.question) for row in rows)
@@ -251,33 +261,78 @@ def test_a_true_answer_that_stands_in_its_question_but_for_its_article_is_no_ord
         assert assigned.false["b"] != "the moon"
 
 
+def ask(question: str, answer: str) -> Example:
+    words = question.split()
+    return example(question, words[-1], words[0], answer, example_id=answer)
+
+
+FORD, BELL = ask("Which Ford met a Bell?", "Ann Ford"), ask("Which Bell met a Ford?", "Bo Bell")
+KENT, WEST = ask("Who won twice?", "Dan Kent"), ask("Who lost twice?", "Eli West")
+
+
+@pytest.mark.parametrize("distractor", ["matched", "random"])
+def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(distractor):
+    hill, rows = ask("Which Hill fell?", "Cy Hill"), [FORD, BELL, KENT, WEST]
+    for seed in range(10):
+        assigned = in_one_split([*rows, hill], distractor=distractor, seed=seed)
+        assert [assigned.false.get(row.example_id) for row in rows] == ["Bo Bell", "Ann Ford", "Eli West", "Dan Kent"]
+        (gone,) = assigned.dropped
+        assert (gone.example_id, gone.reason) == ("Cy Hill", "answer_word_in_question")
+        assert gone.detail.startswith("the question has 50% of the words of the true answer, and of too few others in: train")
+
+
+def test_one_shared_word_of_three_is_another_share_than_one_of_two():
+    rows = [replace(row, relation="person") for row in (FORD, ask("Which Bell met a Ford?", "Bo von Bell"), KENT, WEST)]
+    # "von" is a word of the answer, so its share is a third.
+    assert set(in_one_split(rows).false) == {"Dan Kent", "Eli West"}
+
+
+@pytest.mark.parametrize("word", ["The", "of"])
+def test_stop_words_are_no_shared_words(word):
+    rows = [ask(f"Who sang {word} Wall?", f"{word} Doors"), ask("Who sang Hey?", f"{word} Byrds")]
+    assert len(in_one_split(rows).false) == 2
+
+
+def test_an_answer_of_stop_words_that_stands_in_its_question_is_dropped():
+    rows = [ask("Who wrote It?", "It"), ask("Which novel is long?", "Emma"), ask("Which novel is short?", "Utopia")]
+    assert [(gone.example_id, gone.reason) for gone in in_one_split(rows).dropped] == [("It", "answer_in_question")]
+
+
+@pytest.mark.parametrize("name", ["popqa", "triviaqa", "hotpotqa", "nq"])
+@pytest.mark.parametrize("n_blocks", [3, 5])
+def test_every_question_of_a_sample_shares_as_many_words_with_both_answers(name, n_blocks):
+    """Blocks of any label, the smallest of 20 % of 60 questions."""
+    rows = sample(name).examples
+    for part in (rows[:60], rows):
+        options = {row.question_id: sorted(find_options(row.question) or [row.question]) for row in part}
+        block = {question: f"block {int(question_id(' or '.join(both)), 16) % n_blocks}" for question, both in options.items()}
+        assigned = assign_false_answers(part, block, seed=1)
+        kept = [row for row in part if row.example_id in assigned.false]
+        assert len(kept) + len(assigned.dropped) == len(part) and kept
+        for label in set(block.values()):
+            here = [row for row in kept if block[row.question_id] == label]
+            assert Counter(row.answers[0] for row in here) == Counter(assigned.false[row.example_id] for row in here)
+        for row in kept:
+            false = assigned.false[row.example_id]
+            assert normalise(false) in {"yes", "no"} or shared(false, row.question) == shared(row.answers[0], row.question)
+
+
 def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
     """Count the kept rows by comparing every row with every answer."""
     pooled = defaultdict(set)
     for row in rows:
         pooled[row.question_id] |= {normalise(answer) for answer in row.answers}
-    usable = []
-    for row in rows:
-        options = find_options(row.question)
-        told = stands(row.answers[0], row.question)
-        if not told or (options is not None and option_key(row.answers[0]) in options):
-            usable.append((row, next(o for o in options if o != option_key(row.answers[0])) if told and options else None))
-    cost = np.full((len(usable), len(usable)), 1e6)
-    for i, (row, option) in enumerate(usable):
-        for j, (other, _) in enumerate(usable):
+    cost = np.full((len(rows), len(rows)), 1e6)
+    for i, row in enumerate(rows):
+        share, options = shared(row.answers[0], row.question), find_options(row.question)
+        named = share == 1 and options is not None and option_key(row.answers[0]) in options
+        for j, other in enumerate(rows):
             answer = normalise(other.answers[0])
-            shared = pooled[row.question_id] & pooled[other.question_id]
-            if i == j:
-                cost[i, j] = 1
-            elif option is not None:
-                fits = option_key(answer) == option and stands(answer, row.question) and not shared
-                cost[i, j] = 0 if fits else 1e6
-            else:
-                alike = any(stands(answer, alias) or stands(alias, answer) for alias in pooled[row.question_id])
-                kind = not matched or (
-                    row.relation == other.relation and len(answer.split()) == len(normalise(row.answers[0]).split())
-                )
-                cost[i, j] = 0 if kind and not alike and not shared and not stands(answer, row.question) else 1e6
+            alike = any(stands(answer, alias) or stands(alias, answer) for alias in pooled[row.question_id])
+            kind = row.relation == other.relation and len(answer.split()) == len(normalise(row.answers[0]).split())
+            fits = option_key(answer) in options if named else share < 1 and (kind or not matched) and not alike
+            fits &= not pooled[row.question_id] & pooled[other.question_id] and shared(answer, row.question) == share
+            cost[i, j] = 1 if i == j else 0 if fits else 1e6
     a, b = linear_sum_assignment(cost)
     return int((a != b).sum())
 
@@ -307,7 +362,7 @@ def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_
                 right = {normalise(a) for other in rows if other.question_id == row.question_id for a in other.answers}
                 false = assigned.false[row.example_id]
                 assert normalise(false) not in right
-                assert stands(false, row.question) == stands(row.answers[0], row.question)
+                assert shared(false, row.question) == shared(row.answers[0], row.question)
             assert in_one_split(rows[::-1], distractor=distractor, seed=trial).false == assigned.false
     assert dropped > 40
 
