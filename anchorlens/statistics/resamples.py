@@ -32,6 +32,12 @@ class Estimate:
         """Return the estimate at some of the points."""
         return Estimate(self.value[points], self.error[points], self.draws[:, points], self.errors[:, points], self.n[points])
 
+    def over(self, other: "Estimate") -> "Estimate":
+        """Return the ratio to another estimate with the same resamples. It lacks standard errors: its band is pointwise only."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value, draws = self.value / other.value, self.draws / other.draws
+        return Estimate(value, np.full_like(value, np.nan), draws, np.full_like(draws, np.nan), self.n)
+
 
 @dataclass(frozen=True)
 class Resamples:

@@ -116,7 +116,7 @@ class SwapInputs(SweepInputs):
 def _resolve_config(spec: Swap) -> dict[str, Any]:
     """Return the resolved values of arguments that differ from the given ones."""
     rows = spec.donors not in STATISTIC_RULES
-    resolved: dict[str, Any] = {} if rows else {"n_donors": 1}
+    resolved: dict[str, Any] = {} if rows else {"n_donors": 1, "null": [*(spec.nulls or spec.null)]}
     # Answer readouts do not use the truth of answers.
     return resolved | ({"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""})
 
