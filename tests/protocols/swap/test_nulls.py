@@ -102,19 +102,24 @@ def test_every_null_has_contrasts_and_a_line_of_its_own(tiny_model):
         gap = (samples["none"] - samples[control]).groupby(["anchor", "layer"]).mean()
         own = less[less["control"] == control].set_index(["anchor", "layer"])["value"]
         np.testing.assert_allclose(own.astype(float), gap.loc[own.index], atol=1e-9)
-    alone = al.swap_sweep(tiny_model("llama"), equal_lengths(), n_donors=1, **QUIET).contrasts().query("control == 'null'")
+    one = al.swap_sweep(tiny_model("llama"), equal_lengths(), null="displaced", n_donors=1, **QUIET)
+    alone = one.contrasts().query("control == 'null'")
     np.testing.assert_allclose(alone["sim_low"].astype(float), less[less["control"] == "null"]["sim_low"].astype(float), atol=1e-3)
     lines = [str(trace.name).rpartition(", ")[2] for trace in al.plot_curves(made).data]
     assert all(lines.count(control) >= len(made.anchors) for control in NULL_CONTROLS.values())
-    assert ", null displaced, same_role, norm_matched, seed 0" in " ".join(repr(made).split())
+    assert ", null same_role, norm_matched, displaced, seed 0" in " ".join(repr(made).split())
     assert made.record["config"]["null"] == [*ALL]
 
 
-def test_of_another_null_alone_nothing_is_claimed(tiny_model):
-    made = al.swap_sweep(tiny_model("llama"), equal_lengths(), null="same_role", **QUIET)
-    assert str(made.verdict).startswith("Nothing is claimed: the null 'displaced' was not measured")
-    assert set(made.contrasts()["control"].dropna()) == {"none", "same_role"}
-    assert len(al.plot_curves(made).data)
+def test_the_default_nulls_are_same_role_and_norm_matched_if_donors_are_rows(tiny_model):
+    for donors, nulls in (("same_relation", ["same_role", "norm_matched"]), ("zero", ["norm_matched"])):
+        made = al.swap_sweep(tiny_model("llama"), equal_lengths(), donors=donors, **QUIET)
+        assert made.record["config"]["null"] == nulls
+        assert set(made.samples()["control"]) == {"none", *nulls}
+        assert set(made.summary(all_columns=True)[[*NULL_CONTROLS.values()]].dropna(axis=1).columns) == set(nulls)
+        again = al.Swap.from_config(made.record["config"])
+        assert again.null_controls == tuple(nulls)
+        assert again.identity() == al.Swap(donors=donors, n_resamples=20).identity()
 
 
 def test_a_null_without_position_is_marked(tiny_model):
