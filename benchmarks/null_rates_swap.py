@@ -7,7 +7,6 @@ Simulated sweeps without a model: samples of two anchors, each with a curve and 
 layers. ΔP is drawn with a correlation of 0.8 between neighbouring layers. Worlds without an effect:
 
 - ``normal``: noise (sd 10 points).
-- ``uneven``: its size differs between questions (log-normal).
 - ``shared level``: every question has its own level far below 0, shared by curve and nulls.
 - ``heavy-tailed``: t-distributed noise with 3 degrees of freedom.
 - ``skewed``: exponential falls of 10 points.
@@ -18,7 +17,8 @@ layers. ΔP is drawn with a correlation of 0.8 between neighbouring layers. Worl
 - ``null moves``: the curve is noise around -1 point, the nulls are noise around +15 at one anchor and -15 at the other.
 
 ``localised`` and ``content`` are the shares of sweeps in which a layer is claimed. For ``content`` the curve and ``norm_matched``
-fall by a further 30 points and ``same_role`` stays at 0: a disturbance of the anchor's positions, which is localised but no content.
+fall by a further 30 points and ``same_role`` stays at 0: a disturbance of the anchor's positions, which is localised but no
+content. For ``null moves`` nothing is added.
 
 With ``effect``, ``normal`` noise, the first anchor's curve loses 8 points (``--effect``) at layers 10-19. The two columns are then
 the shares of sweeps in which one of these layers is claimed, ``wrong`` that in which another one is.
@@ -39,7 +39,7 @@ from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_TYPES, SAMPLE_COLUMNS, S
 ANCHORS, CONTROLS, LAYERS = ("exact_question", "pre_answer"), ("none", "same_role", "norm_matched"), 30
 HOLDS = range(10, 20)
 WORLDS = (
-    "normal", "uneven", "shared level", "heavy-tailed", "skewed", "sparse", "curve sparse", "null sparse", "null moves",
+    "normal", "shared level", "heavy-tailed", "skewed", "sparse", "curve sparse", "null sparse", "null moves",
 )  # fmt: skip
 
 
@@ -57,8 +57,6 @@ def draw(world: str, questions: int, rng: np.random.Generator) -> npt.NDArray[np
     """Draw ΔP without an effect, [anchor control question layer]."""
     z = noise(rng, len(ANCHORS), len(CONTROLS), questions, LAYERS)
     sparse = -60 * (z < stats.norm.ppf(0.15)) * rng.uniform(5 / 6, 7 / 6, size=(questions, 1)) + z / 2
-    if world == "uneven":
-        return 10 * z * rng.lognormal(sigma=0.75, size=(questions, 1))
     if world == "shared level":
         return 10 * z + rng.normal(-30, 15, size=(questions, 1))
     if world == "heavy-tailed":
@@ -129,7 +127,10 @@ def claimed(result: SweepResult, status: str) -> set[tuple[str, int]]:
 def false_rates(world: str, questions: int, runs: int, n_resamples: int = 1000) -> tuple[float, float]:
     """Return the shares of sweeps of a world with a false claim: localised, and content of a disturbance."""
     localised = [claimed(simulated(world, questions, seed, n_resamples=n_resamples), LOCALISED) for seed in range(runs)]
-    content = [claimed(simulated(world, questions, seed, disturbed=True, n_resamples=n_resamples), CONTENT) for seed in range(runs)]
+    disturbed = world != "null moves"
+    content = [
+        claimed(simulated(world, questions, seed, disturbed=disturbed, n_resamples=n_resamples), CONTENT) for seed in range(runs)
+    ]
     return sum(map(bool, localised)) / runs, sum(map(bool, content)) / runs
 
 

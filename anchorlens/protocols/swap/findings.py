@@ -34,7 +34,7 @@ _LEAST_SHARE = 0.5
 _NULL_TAKES = 0.5
 """Smallest share of P before that a null takes where the verdict says so."""
 # Largest numbers of anchors and of rows of the table that are listed.
-_MOST_NAMED, _MOST_ROWS = 3, 6
+_MOST_NAMED, _MOST_ROWS = 3, 8
 _COLUMNS = ("anchor", "null", "curve minus null [joint 95 %]", "layer", "status", "layers")
 _P = {
     "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from typing_extensions import override
@@ -124,6 +124,7 @@ def _resolve_config(spec: Swap) -> dict[str, Any]:
 def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     """Draw donors and build the inputs of a sweep."""
     rows, reading = _rows_and_reading(context, spec)
+    reading = replace(reading, n_layers=context.adapter.n_layers)
     dropped = [*context.dropped, *rows.dropped]
     where = f"in {context.data.name}"
     check_not_empty(rows.rows, dropped, where)

@@ -119,7 +119,19 @@ def test_the_default_nulls_are_same_role_and_norm_matched_if_donors_are_rows(tin
         assert set(made.summary(all_columns=True)[[*NULL_CONTROLS.values()]].dropna(axis=1).columns) == set(nulls)
         again = al.Swap.from_config(made.record["config"])
         assert again.null_controls == tuple(nulls)
-        assert again.identity() == al.Swap(donors=donors, n_resamples=20).identity()
+        assert again.null == al.Swap(donors=donors).null
+
+
+def test_after_the_last_attention_only_a_change_at_the_readouts_position_acts(tiny_model):
+    """Other cells of the last layer's resid_post are 0 by construction; pre_answer against same_role would claim them."""
+    options = QUIET | {"site": "resid_post", "layers": (1, 2), "align": "last", "n_donors": 1}
+    own = al.swap_sweep(tiny_model("llama"), capitals(4), null=ALL, **options).samples()
+    marked = own.groupby(["layer", "anchor", "control"])["by_construction"].agg(set)
+    acting = {("pre_answer", "none"), ("pre_answer", "norm_matched")}
+    assert {place for place, is_fixed in marked[2].items() if is_fixed == {False}} == acting
+    assert set.union(*marked[1]) == {False}
+    fixed, free = (own[(own["layer"] == 2) & (own["by_construction"] == is_fixed)]["effect"].abs() for is_fixed in (True, False))
+    assert fixed.max() < 1e-4 < free.min()
 
 
 def test_a_null_without_position_is_marked(tiny_model):
