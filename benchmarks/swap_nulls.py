@@ -21,6 +21,7 @@ from anchorlens.results.findings import CONTENT, LOCALISED, STANDS
 
 SAMPLES = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
 LAYERS = (0, 4, 8, 12, 16, 20, 22, 24, 28)
+_SMALL = 0.2
 _COSTS = (("displaced",), ("same_role", "norm_matched"), tuple(NULL_CONTROLS))
 
 
@@ -31,7 +32,7 @@ def rows_of(sweep: al.SweepResult, name: str) -> list[list[str]]:
     for anchor in sweep.anchors:
         one = sweep.curves(all_columns=True).query("anchor == @anchor").iloc[0]
         cells = [
-            " / ".join(str(round(curves.loc[(anchor, control), k])) for control in ("none", *NULL_CONTROLS.values()))
+            " / ".join(_number(curves.loc[(anchor, control), k], one["p_before"]) for control in ("none", *NULL_CONTROLS.values()))
             for k in sweep.layers
         ]
         claims = [
@@ -49,6 +50,12 @@ def rows_of(sweep: al.SweepResult, name: str) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _number(points: float, p_before: float) -> str:
+    """Format points without decimals, or with one where P before is small."""
+    text = f"{points:.{0 if p_before > _SMALL else 1}f}"
+    return text.lstrip("-") if float(text) == 0 else text
 
 
 def cost(model: object, name: str, limit: int, rounds: int) -> None:

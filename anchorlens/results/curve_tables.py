@@ -82,8 +82,7 @@ def logit_diff_samples(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "effect", "frac_null_incomplete", "sim_low", "sim_high", *NULL_CONTROLS.values(),
-    "p_before", "n",
+    "model", "dataset", "anchor", "max_layer", "effect", *NULL_CONTROLS.values(), "sim_low", "sim_high", "p_before", "n",
 )  # fmt: skip
 
 
@@ -105,7 +104,7 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
             {
                 "model": model, "dataset": dataset, "anchor": anchor, "max_layer": int(best["layer"]), "effect": best["effect"],
                 "sim_low": best["sim_low"], "sim_high": best["sim_high"],
-                **nulls, "frac_null_incomplete": best["frac_null_incomplete"], "p_before": best["p_before"], "n": int(best["n"]),
+                **nulls, "p_before": best["p_before"], "n": int(best["n"]),
             }
         )  # fmt: skip
     return pd.DataFrame(records, columns=list(_SUMMARY))

@@ -96,5 +96,4 @@ def test_a_summary_names_the_layer_it_picked_and_gives_the_band_over_all_layers(
     assert (row["effect"], row["sim_low"], row["sim_high"]) == tuple(here[["effect", "sim_low", "sim_high"]])
     assert row["same_role"] == pytest.approx(found[(found["control"] == "same_role") & (found["layer"] == 4)]["effect"].iloc[0])
     assert np.isnan([row["norm_matched"], row["null"]]).all()
-    assert row["frac_null_incomplete"] == 1.0
     assert not {"ci_low", "ci_high", "layer"} & set(row)

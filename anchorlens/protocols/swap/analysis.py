@@ -91,10 +91,10 @@ def _weaker(result: SweepResult) -> dict[tuple[str, str], float]:
 
 
 def _format_null(value: float, short: float) -> str:
-    """Format ΔP of the null, with a note if most rows have fewer null slots."""
+    """Format ΔP of a null; "weaker" if it has fewer slots in most rows."""
     if np.isnan(value):
         return "-"
-    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _WEAKER_ABOVE else "")
+    return f"{value:+.1f}" + (" (weaker)" if short > _WEAKER_ABOVE else "")
 
 
 def _events(result: SweepResult) -> dict[str, float] | None:

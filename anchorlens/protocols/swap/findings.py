@@ -184,19 +184,17 @@ def _where(facts: Facts, statuses: Statuses, control: str, status: str, sign: in
 
 def _headline(what: str, facts: Facts, statuses: Statuses) -> str:
     """Return a sentence for each null, on the anchors and layers at which the swap exceeds it."""
-    sentences: list[str] = []
-    for control in _controls(facts):
+    subject, sentences, controls = what, list[str](), _controls(facts)
+    for control in controls:
         claim = _CLAIM_OF[control]
         places = [(verb, _where(facts, statuses, control, claim.status, sign)) for verb, sign in (("falls", -1), ("rises", 1))]
         (verb, where), *others = [one for one in places if one[1]] or [("", "")]
-        if where:
-            also = "".join(f"; at {there} it {other}" for other, there in others)
-            subject = "it" if sentences else what
-            sentences.append(f"{claim.lead} at {where}: {subject} {verb} more than after {claim.than}{also}.")
-        elif not sentences:
-            sentences.append(f"No effect of the swap on {what} beyond {_NAMES[control]} was detected at any anchor and layer.")
-        elif control != _NORM_MATCHED or any(LOCALISED in along.values() for along in statuses.values()):
-            sentences.append(f"{claim.lead}: not detected.")
+        also = "".join(f"; at {there} it {other}" for other, there in others)
+        found = f"{claim.lead} at {where}: {subject} {verb} more than after {claim.than}{also}."
+        sentences.append(found if where else f"{claim.lead}: not detected.")
+        subject = "it" if where else subject
+    if subject == what:
+        return f"No effect of the swap on {what} beyond {_NAMES[controls[0]]} was detected at any anchor and layer."
     return " ".join(sentences)
 
 

@@ -313,7 +313,7 @@ def test_a_null_with_fewer_slots_is_named_weaker(effect):
     assert "95 % band over all layers" in table.columns
     assert not {"null", "displaced"} & set(table.columns)
     cells = {(anchor, null): table.set_index("anchor").loc[anchor, null] for anchor in effect.anchors for null in NULLS}
-    assert cells["exact_question", "same_role"].endswith(" (weaker: 100 % of rows have fewer slots)")
+    assert cells["exact_question", "same_role"].endswith(" (weaker)")
     assert sum("weaker" in cell for cell in cells.values()) == 1
 
 
