@@ -27,8 +27,8 @@ ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
 DONOR_FUNCTION = "a function (row, pool) that returns rows of the pool"
-NULL_CONTROLS = {"displaced": "null", "same_role": "same_role", "norm_matched": "norm_matched"}
-"""Null of a swap -> value of the column ``control``; the default null first."""
+NULL_CONTROLS = {"same_role": "same_role", "norm_matched": "norm_matched", "displaced": "null"}
+"""Null of a swap -> value of the column ``control``; the null of the first claim first."""
 NULL_REGIONS = ("question", "prompt")
 """Region of the positions of ``displaced``: the row's own part of the prompt, or the whole prompt."""
 
@@ -41,6 +41,8 @@ FLIP = "flip"
 """1 where the prediction changed, else 0; its mean change is a flip rate."""
 LOGIT_DIFF = "logit_diff"
 """Logit of the answer minus that of another answer; its change is in logits."""
+SHARE = "share"
+"""Metric of curves of a swap only: ΔP as a percentage of mean P before."""
 POINTS = "percentage points"
 """Unit of the change of a probability; the values themselves are in [0, 1]."""
 AUC, SIZE = "auc", "size"
@@ -52,7 +54,7 @@ DIFFERENCE = "difference"
 MIN_QUESTIONS_FOR_CLAIM = 10
 """Number of questions of a group below which nothing is claimed."""
 MIN_QUESTIONS_FOR_LAYERS = 20
-"""Number of questions below which no statement says which layers."""
+"""Number of questions below which a claim names no layers."""
 
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"

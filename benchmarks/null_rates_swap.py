@@ -1,44 +1,49 @@
-"""Estimate how often the findings of a swap name a layer without an effect, and how often they find an effect.
+"""Estimate how often the findings of a swap claim a layer without an effect, and how often they find an effect.
 
-    python benchmarks/null_rates_swap.py                   400 sweeps of each kind and size
-    python benchmarks/null_rates_swap.py --runs 1000 --sizes 12,20,40,100
+    python benchmarks/null_rates_swap.py                   300 sweeps of each kind and size
+    python benchmarks/null_rates_swap.py --runs 1000 --sizes 20,40 --kinds sparse
 
-Simulated sweeps without a model: samples of two anchors and their nulls at 30 layers. ΔP is drawn with a correlation of 0.8 between
-neighbouring layers. The script counts the layers of the findings. Kinds of sweeps:
+Simulated sweeps without a model: samples of two anchors, each with a curve and the nulls ``same_role`` and ``norm_matched``, at 30
+layers. ΔP is drawn with a correlation of 0.8 between neighbouring layers. Worlds without an effect:
 
-- ``normal``: curve and null are noise of the same size (sd 10 points).
-- ``uneven``: the size differs between questions (log-normal), the same for curve and null of a question.
-- ``shared level``: every question has its own level far below 0, shared by curve and null. This is an effect that is not specific
-  to the anchor.
-- ``rare``: one cell in eight loses 50 to 90 points, the others stay near 0; the same for curve and null.
-- ``curve sparse``: curve and null have the same mean, -9 points; the curve loses 60 points in 15 % of the cells, the null 9 in all.
-- ``null sparse``: the same with the roles of curve and null exchanged, and 5 % of the cells (-3 points).
-- ``null falls``: the curve is noise around -1 point, the null loses 15 points: the null moves, and the swap must not be named.
-- ``effect``: ``normal``, and the first anchor loses a further 8 points at layers 10-19. A named layer is right if it is one of these
-  ten, else wrong.
+- ``normal``: noise (sd 10 points).
+- ``shared level``: every question has its own level far below 0, shared by curve and nulls.
+- ``heavy-tailed``: t-distributed noise with 3 degrees of freedom.
+- ``skewed``: exponential falls of 10 points.
+- ``sparse``: 15 % of the cells lose 50 to 70 points, the others stay near 0; the same for curve and nulls.
+- ``curve sparse``: curve and nulls have the same mean, -9 points; the curve loses 60 points in 15 % of the cells, the nulls 9 in
+  all.
+- ``null sparse``: the same with the roles of curve and nulls exchanged.
+- ``null moves``: the curve is noise around -1 point, the nulls are noise around +15 at one anchor and -15 at the other.
 
-``swap`` and ``null`` are the shares of sweeps in which a layer is named for the swap (``stands``) and for the null (``null_moves``);
-``wrong``: the share in which the swap is named at a layer without an effect; ``wrong layers``: the share of such layers.
+``localised`` and ``content`` are the shares of sweeps in which a layer is claimed. For ``content`` the curve and ``norm_matched``
+fall by a further 30 points and ``same_role`` stays at 0: a disturbance of the anchor's positions, which is localised but no
+content. For ``null moves`` nothing is added.
+
+With ``effect``, ``normal`` noise, the first anchor's curve loses 8 points (``--effect``) at layers 10-19. The two columns are then
+the shares of sweeps in which one of these layers is claimed, ``wrong`` that in which another one is.
 """
 
 import argparse
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
 from anchorlens.protocols.registry import analysis_of
-from anchorlens.protocols.swap.findings import NULL_MOVES
-from anchorlens.results.findings import STANDS
+from anchorlens.results.findings import CONTENT, LOCALISED
 from anchorlens.results.sweep import SweepResult
-from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_TYPES, SAMPLE_COLUMNS, SLOT_TYPES
 
-ANCHORS, LAYERS = ("exact_question", "pre_answer"), 30
-EFFECT, HOLDS = -8.0, range(10, 20)
-KINDS = ("normal", "uneven", "shared level", "rare", "curve sparse", "null sparse", "null falls", "effect")
+ANCHORS, CONTROLS, LAYERS = ("exact_question", "pre_answer"), ("none", "same_role", "norm_matched"), 30
+HOLDS = range(10, 20)
+WORLDS = (
+    "normal", "shared level", "heavy-tailed", "skewed", "sparse", "curve sparse", "null sparse", "null moves",
+)  # fmt: skip
 
 
-def noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
+def noise(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float64]:
     """Draw unit normal noise with correlation 0.8 between neighbours along the last axis."""
     steps = rng.normal(size=shape)
     out = np.empty(shape)
@@ -48,35 +53,55 @@ def noise(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return out
 
 
-def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> SweepResult:
-    """Make a sweep with random ΔP; only the columns that curves and verdicts use are filled in."""
+def draw(world: str, questions: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Draw ΔP without an effect, [anchor control question layer]."""
+    z = noise(rng, len(ANCHORS), len(CONTROLS), questions, LAYERS)
+    sparse = -60 * (z < stats.norm.ppf(0.15)) * rng.uniform(5 / 6, 7 / 6, size=(questions, 1)) + z / 2
+    if world == "shared level":
+        return 10 * z + rng.normal(-30, 15, size=(questions, 1))
+    if world == "heavy-tailed":
+        return 6 * stats.t.ppf(stats.norm.cdf(z), 3)
+    if world == "skewed":
+        return -10 * stats.expon.ppf(stats.norm.cdf(z))
+    if world == "sparse":
+        return sparse
+    if world in ("curve sparse", "null sparse"):
+        even = -9 + z
+        curve, nulls = (sparse, even) if world == "curve sparse" else (even, sparse)
+        return np.concatenate([curve[:, :1], nulls[:, 1:]], axis=1)
+    if world == "null moves":
+        return 10 * z + np.array([[-1.0, 15.0, 15.0], [-1.0, -15.0, -15.0]])[:, :, None, None]
+    return 10 * z
+
+
+def simulated(
+    kind: str, questions: int, seed: int, *, disturbed: bool = False, effect: float = -8.0, n_resamples: int = 1000
+) -> SweepResult:
+    """Make a sweep with random ΔP; only the columns that curves and verdicts use are filled in.
+
+    Args:
+        kind: A world, or ``effect``.
+        questions: Number of questions.
+        seed: Random seed of the sweep.
+        disturbed: Whether curve and ``norm_matched`` fall by a further 30 points while ``same_role`` stays at 0.
+        effect: Change of the first anchor's curve at the layers :data:`HOLDS` of the kind ``effect``.
+        n_resamples: Number of bootstrap resamples.
+    """
     rng = np.random.default_rng([seed, questions, *kind.encode()])
-    # [anchor, curve or null, question, layer]
-    delta = 10 * noise(rng, len(ANCHORS), 2, questions, LAYERS)
-    if kind == "uneven":
-        delta *= rng.lognormal(sigma=0.75, size=(questions, 1))
-    elif kind == "shared level":
-        delta += rng.normal(-30, 15, size=(questions, 1))
-    elif kind == "rare":
-        falls = noise(rng, len(ANCHORS), 2, questions, LAYERS) > 1.15
-        delta = delta / 20 - falls * rng.uniform(50, 90, size=(questions, 1))
-    elif kind in ("curve sparse", "null sparse"):
-        far, share = (0, 0.15) if kind == "curve sparse" else (1, 0.05)
-        falls = delta[:, far] / 10 < stats.norm.ppf(share)
-        delta[:, far] = -60 * falls * rng.uniform(0.8, 1.2, size=(questions, 1))
-        delta[:, 1 - far] = -60 * share + delta[:, 1 - far] / 10
-    elif kind == "null falls":
-        delta += np.array([-1.0, -15.0])[:, None, None]
-    elif kind == "effect":
-        delta[0, 0, :, HOLDS.start : HOLDS.stop] += EFFECT
+    delta = draw(kind, questions, rng)
+    if disturbed:
+        delta -= 30
+        delta[:, 1] = noise(rng, len(ANCHORS), questions, LAYERS)
+    if kind == "effect":
+        delta[0, 0, :, HOLDS.start : HOLDS.stop] += effect
     index = pd.MultiIndex.from_product(
-        [ANCHORS, ("none", "null"), [f"q{i:03d}" for i in range(questions)], range(LAYERS)],
+        [ANCHORS, CONTROLS, [f"q{i:03d}" for i in range(questions)], range(LAYERS)],
         names=["anchor", "control", "example_id", "layer"],
     )
     same = {
         "model": "none", "dataset": kind, "protocol": "swap", "readout": "first_token", "delta_kind": "probability", "donor_id": "d",
-        "metric": "p", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3, "n_null_patched": 3,
-        "pre_answer_token_differs": False,
+        "metric": "p", "unit": "percentage points", "value_before": 0.7, "by_construction": False, "seed": 0, "n_patched": 3,
+        "n_null_patched": 3, "pre_answer_token_differs": False,
     }  # fmt: skip
     own = index.to_frame(index=False).assign(question_id=lambda frame: frame["example_id"], effect=delta.ravel(), **same)
     samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
@@ -87,39 +112,52 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     }  # fmt: skip
     record = {"config": config, "noise": {"floor": 1e-4}, "model": {"name": "none"}, "data": {"name": kind}, "counts": {}}
     analysis = analysis_of("swap")
-    return analysis.result.make(analysis, samples, examples, record, "simulated")
+    result = analysis.result.make(analysis, samples, examples, record, "simulated")
+    means = samples.groupby(["anchor", "control", "layer"], as_index=False, sort=False)["effect"].mean()
+    own = {"p_before": 0.7, "by_construction": False, "metric": "p", "unit": "percentage points"}
+    curves = means.assign(**own).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
+    return result.with_tables({"curves": curves})  # without bands, which findings do not use
 
 
-def rates(kind: str, questions: int, runs: int, n_resamples: int = 1000) -> dict[str, float]:
-    """Return the shares of sweeps that name the swap, its null, a wrong layer (no effect), and a right one (effect)."""
-    count = dict.fromkeys(("swap", "null", "wrong", "wrong layers", "right"), 0.0)
-    true = {("exact_question", layer) for layer in HOLDS} if kind == "effect" else set()
-    for seed in range(runs):
-        statements = simulated(kind, questions, seed, n_resamples).findings.statements
-        swap, null = (
-            {(one.anchor, k) for one in statements if one.status == status for k in one.layers} for status in (STANDS, NULL_MOVES)
-        )
-        count["swap"] += bool(swap)
-        count["null"] += bool(null)
-        count["wrong"] += bool(swap - true)
-        count["wrong layers"] += len(swap - true) / (len(ANCHORS) * LAYERS - len(true))
-        count["right"] += bool(swap & true)
-    return {name: number / runs for name, number in count.items()}
+def claimed(result: SweepResult, status: str) -> set[tuple[str, int]]:
+    """Return anchors and layers with a status."""
+    return {(one.anchor, k) for one in result.findings.statements if one.status == status for k in one.layers}
+
+
+def false_rates(world: str, questions: int, runs: int, n_resamples: int = 1000) -> tuple[float, float]:
+    """Return the shares of sweeps of a world with a false claim: localised, and content of a disturbance."""
+    localised = [claimed(simulated(world, questions, seed, n_resamples=n_resamples), LOCALISED) for seed in range(runs)]
+    disturbed = world != "null moves"
+    content = [
+        claimed(simulated(world, questions, seed, disturbed=disturbed, n_resamples=n_resamples), CONTENT) for seed in range(runs)
+    ]
+    return sum(map(bool, localised)) / runs, sum(map(bool, content)) / runs
+
+
+def power(questions: int, runs: int, effect: float = -8.0, n_resamples: int = 1000) -> tuple[float, float, float]:
+    """Return the shares of sweeps that claim a layer with the effect (localised, content) and another layer."""
+    true = {(ANCHORS[0], layer) for layer in HOLDS}
+    found = [simulated("effect", questions, seed, effect=effect, n_resamples=n_resamples) for seed in range(runs)]
+    localised, content = ([claimed(one, status) for one in found] for status in (LOCALISED, CONTENT))
+    right = [sum(bool(one & true) for one in of) / runs for of in (localised, content)]
+    return right[0], right[1], sum(bool(one - true) for one in localised) / runs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=400, help="sweeps per kind and size (default: 400)")
-    parser.add_argument("--sizes", default="10,20,40,100", help="numbers of questions (default: 10,20,40,100)")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of sweeps, separated by commas (default: all)")
+    parser.add_argument("--runs", type=int, default=300, help="sweeps per kind and size (default: 300)")
+    parser.add_argument("--sizes", default="20,40,100", help="numbers of questions (default: 20,40,100)")
+    parser.add_argument("--kinds", default=",".join([*WORLDS, "effect"]), help="kinds of sweeps, separated by commas (default: all)")
+    parser.add_argument("--effect", type=float, default=-8.0, help="points of the kind effect (default: -8)")
     args = parser.parse_args()
-    print("| sweep | questions | swap | null | wrong | wrong layers | right |\n| --- | --- |" + " --- |" * 5)
+    print("| sweep | questions | localised | content | wrong |\n| --- | --- | --- | --- | --- |")
     for kind in args.kinds.split(","):
         for questions in map(int, args.sizes.split(",")):
-            found = rates(kind, questions, args.runs)
-            right = f"{found['right']:.3f}" if kind == "effect" else "-"
-            shares = " | ".join(f"{found[name]:.3f}" for name in ("swap", "null", "wrong"))
-            print(f"| {kind} | {questions} | {shares} | {found['wrong layers']:.4f} | {right} |", flush=True)
+            if kind == "effect":
+                shares = "{:.3f} | {:.3f} | {:.3f}".format(*power(questions, args.runs, args.effect))
+            else:
+                shares = "{:.3f} | {:.3f} | -".format(*false_rates(kind, questions, args.runs))
+            print(f"| {kind} | {questions} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, P
+from anchorlens.constants import LOGIT_DIFF, NULL_CONTROLS, SHARE, P
 from anchorlens.missing_values import without_nulls
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, POINTS
-from anchorlens.statistics.bands import bootstrap_mean
+from anchorlens.statistics.bands import band
 from anchorlens.statistics.delta import support
+from anchorlens.statistics.resamples import Resamples
 
 
-def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None) -> pd.DataFrame:
+def curves_frame(
+    samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None, share: bool = False
+) -> pd.DataFrame:
     """Compute the curve of every group of a samples frame: mean over donors per example, then a bootstrap over questions.
 
     Args:
@@ -22,6 +25,7 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int, event: M
         n_resamples: Number of resamples.
         seed: Seed of the resamples.
         event: ``example_id`` -> 1 if the predicted event holds, else 0. Only for truth readouts.
+        share: Whether to divide mean ΔP by mean P before: metric ``share``, with pointwise intervals only.
 
     Returns:
         Columns of ``curves.parquet``, one row per curve and layer. ``p_before``: mean P of the clean run (π of a truth readout).
@@ -36,18 +40,20 @@ def curves_frame(samples: pd.DataFrame, *, n_resamples: int, seed: int, event: M
         per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["effect", "_before"]].mean()
         wide = per_row["effect"].unstack("layer").sort_index(axis=1)
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
-        ids = wide.index.get_level_values("question_id")
-        limit = 100 if shared["unit"] == POINTS else np.inf
-        band = bootstrap_mean(wide.to_numpy(), ids, n_resamples=n_resamples, seed=seed, limit=limit)
+        draws = Resamples.of(wide.index.get_level_values("question_id"), n_resamples=n_resamples, seed=seed)
+        effect, p_before = (draws.means(values, ~np.isnan(values)) for values in (wide.to_numpy(), before.to_numpy()))
+        limit = 100 if shared["unit"] == POINTS and not share else np.inf
+        curve = band(effect.over(p_before) if share else effect, limit=limit)
+        sim_low, sim_high = (np.nan, np.nan) if share else (curve.sim_low, curve.sim_high)
         by_construction = group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
         frame = pd.DataFrame(
             {
-                "layer": wide.columns.astype(int), "effect": band.value, "ci_low": band.low, "ci_high": band.high,
-                "sim_low": band.sim_low, "sim_high": band.sim_high, "p_before": np.nanmean(before.to_numpy(), axis=0),
-                "n": band.n, "by_construction": by_construction.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
+                "layer": wide.columns.astype(int), "effect": curve.value, "ci_low": curve.low, "ci_high": curve.high,
+                "sim_low": sim_low, "sim_high": sim_high, "p_before": p_before.value,
+                "n": curve.n, "by_construction": by_construction.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
             }
         )  # fmt: skip
-        frames.append(frame.assign(**shared))
+        frames.append(frame.assign(**shared | ({"metric": SHARE, "unit": "% of P before"} if share else {})))
     # Columns that only probes have (AUC, signal) are NaN.
     return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
 
@@ -76,12 +82,12 @@ def logit_diff_samples(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "effect", "frac_null_incomplete", "sim_low", "sim_high", "null", "p_before", "n",
+    "model", "dataset", "anchor", "max_layer", "effect", *NULL_CONTROLS.values(), "sim_low", "sim_high", "p_before", "n",
 )  # fmt: skip
 
 
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return, for every curve but controls, the layer with the largest |ΔP|, its simultaneous band and the null at that layer.
+    """Return, for every curve but controls, the layer with the largest |ΔP|, its simultaneous band and the nulls at that layer.
 
     The layer is selected from the data, so a pointwise interval would not be valid. Points that hold by construction are ignored.
     """
@@ -92,13 +98,13 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
             continue
         best = curve.loc[curve["effect"].abs().idxmax()]
         same = (curves["model"] == model) & (curves["dataset"] == dataset) & (curves["anchor"] == anchor)
-        null = curves[same & (curves["control"] == "null") & (curves["layer"] == best["layer"])]
+        here = curves[same & (curves["layer"] == best["layer"])]
+        nulls = dict.fromkeys(NULL_CONTROLS.values(), np.nan) | dict(zip(here["control"], here["effect"], strict=True))
         records.append(
             {
                 "model": model, "dataset": dataset, "anchor": anchor, "max_layer": int(best["layer"]), "effect": best["effect"],
                 "sim_low": best["sim_low"], "sim_high": best["sim_high"],
-                "null": null["effect"].iloc[0] if len(null) else np.nan, "frac_null_incomplete": best["frac_null_incomplete"],
-                "p_before": best["p_before"], "n": int(best["n"]),
+                **nulls, "p_before": best["p_before"], "n": int(best["n"]),
             }
         )  # fmt: skip
     return pd.DataFrame(records, columns=list(_SUMMARY))

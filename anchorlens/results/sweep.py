@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 import plotly.graph_objects as go
 
-from anchorlens.constants import LOGIT_DIFF, TRUTH_READOUTS
+from anchorlens.constants import LOGIT_DIFF, SHARE, TRUTH_READOUTS
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import without_nulls
@@ -252,7 +252,8 @@ class SweepResult:
         Args:
             controls: Include the curves of controls.
             metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics. ``logit_diff``
-                of a swap that reads an answer is the logit of the answer minus that of the donor's answer.
+                of a swap that reads an answer is the logit of the answer minus that of the donor's answer, ``share`` is ΔP in % of
+                mean P before (pointwise intervals only).
             all_columns: Keep columns without any value, as in ``curves.parquet``.
 
         Returns:
@@ -264,17 +265,15 @@ class SweepResult:
             InputError: If the sweep has no such metric.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
-        if metric == LOGIT_DIFF and metric not in set(frame["metric"]) and len(self._logit_diffs()):
-            config = self.record["config"]
-            made = partial(curves_frame, self._logit_diffs(), n_resamples=config["n_resamples"], seed=config["seed"])
-            frame = self._made("logit_diff curves", made)
+        if len(derived := self._derived(metric)):
+            options = {name: self.record["config"][name] for name in ("n_resamples", "seed")}
+            frame = self._made(f"{metric} curves", partial(curves_frame, derived, share=metric == SHARE, **options))
         frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
         return for_display(frame[answer_first(frame)], all_columns)
 
     def _samples_of(self, metric: str | None) -> pd.DataFrame:
-        derived = metric == LOGIT_DIFF and metric not in set(self._samples["metric"]) and len(self._logit_diffs())
-        return self._of_metric(self._logit_diffs() if derived else self._samples, metric)
+        return self._of_metric(derived if len(derived := self._derived(metric)) else self._samples, metric)
 
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         there = list(frame["metric"].unique())
@@ -282,10 +281,11 @@ class SweepResult:
             raise InputError(f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}", argument="metric")
         return frame if metric is None else frame[frame["metric"] == metric]
 
-    def _logit_diffs(self) -> pd.DataFrame:
-        """Return the logit differences that a swap stores beside P; empty for readouts without one."""
-        has = self.record["config"].get("readout") not in (*TRUTH_READOUTS, None)
-        return logit_diff_samples(self._samples if has else self._samples.iloc[:0])
+    def _derived(self, metric: str | None) -> pd.DataFrame:
+        """Return the samples of a metric that is computed from those of P of an answer; empty for other metrics and readouts."""
+        is_answer = metric in (LOGIT_DIFF, SHARE) and self.record["config"].get("readout") not in (*TRUTH_READOUTS, None)
+        own = self._samples if is_answer and metric not in set(self._samples["metric"]) else self._samples.iloc[:0]
+        return logit_diff_samples(own) if metric == LOGIT_DIFF else own
 
     def _text_aucs(self) -> dict[str, float]:
         """Return the AUCs of classifiers of the text alone; NaN without true and false answers."""

@@ -35,6 +35,12 @@ class Estimate:
         fields = (self.value, self.error, self.draws, self.errors, self.n, self.far)
         return Estimate(*(field[..., points] for field in fields))
 
+    def over(self, other: "Estimate") -> "Estimate":
+        """Return the ratio to another estimate with the same resamples. It lacks standard errors: its band is pointwise only."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            value, draws = self.value / other.value, self.draws / other.draws
+        return Estimate(value, np.full_like(value, np.nan), draws, np.full_like(draws, np.nan), self.n)
+
 
 @dataclass(frozen=True)
 class Resamples:

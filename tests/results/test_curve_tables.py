@@ -88,12 +88,12 @@ def test_a_summary_names_the_layer_it_picked_and_gives_the_band_over_all_layers(
     delta[:, 0] -= 50
     own = samples(delta, n_patched=3, n_null_patched=2)
     own["by_construction"] = own["layer"] == 0
-    null = samples(rng.normal(3, 1, size=(40, 6)), control="null", n_patched=3, n_null_patched=2)
+    null = samples(rng.normal(3, 1, size=(40, 6)), control="same_role", n_patched=3, n_null_patched=2)
     found = curves(pd.concat([own, null], ignore_index=True))
     (row,) = summary_of(found).to_dict("records")
     here = found[(found["control"] == "none") & (found["layer"] == 4)].iloc[0]
     assert (row["max_layer"], row["anchor"], row["n"]) == (4, "exact_question", 40)
     assert (row["effect"], row["sim_low"], row["sim_high"]) == tuple(here[["effect", "sim_low", "sim_high"]])
-    assert row["null"] == pytest.approx(found[(found["control"] == "null") & (found["layer"] == 4)]["effect"].iloc[0])
-    assert row["frac_null_incomplete"] == 1.0
+    assert row["same_role"] == pytest.approx(found[(found["control"] == "same_role") & (found["layer"] == 4)]["effect"].iloc[0])
+    assert np.isnan([row["norm_matched"], row["null"]]).all()
     assert not {"ci_low", "ci_high", "layer"} & set(row)

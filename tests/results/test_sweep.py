@@ -66,16 +66,31 @@ def test_curves_of_the_logit_difference_are_those_of_the_two_columns(sweep, tmp_
     assert out.is_file()
 
 
-def test_an_anchor_less_its_null_is_paired_by_question(sweep):
+def test_a_share_is_mean_delta_p_over_mean_p_before_with_pointwise_intervals(sweep):
+    """The interval is that of the ratio over resamples of questions: with equal shares in all questions it has no width."""
+    found, points = sweep.curves(controls=True, metric="share"), sweep.curves(controls=True)
+    assert (set(found["metric"]), set(found["unit"])) == ({"share"}, {"% of P before"})
+    np.testing.assert_allclose(found["effect"], points["effect"] / points["p_before"])
+    assert found["sim_low"].isna().all() and (found["ci_low"] <= found["effect"]).all()
+    equal = sweep.samples(all_columns=True).assign(effect=lambda frame: -60 * frame["value_before"])
+    same = (
+        type(sweep).make(sweep.protocol, equal, sweep.examples(all_columns=True), sweep.record, sweep.run_id).curves(metric="share")
+    )
+    np.testing.assert_allclose(same[["effect", "ci_low", "ci_high"]], -60)
+    with refused(InputError, "metric='share': not in this sweep", "metric"):
+        sweep.samples(metric="share")
+
+
+@pytest.mark.parametrize("control", ["same_role", "norm_matched"])
+def test_an_anchor_less_its_null_is_paired_by_question(sweep, control):
     """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the difference."""
     contrasts = sweep.contrasts(all_columns=True)
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
     assert set(contrasts["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
-    contrasts = contrasts[contrasts["quantity"] == "delta_p_minus_null"]
-    assert set(contrasts["control"]) == {"null"}
+    contrasts = contrasts[(contrasts["quantity"] == "delta_p_minus_null") & (contrasts["control"] == control)]
     assert set(contrasts["anchor"]) == set(sweep.anchors)
     samples = sweep.samples()
-    null = samples[samples["control"] == "null"]
+    null = samples[samples["control"] == control]
     both = samples[samples["control"] == "none"].merge(
         null, on=["example_id", "donor_id", "anchor", "layer"], suffixes=("", "_null")
     )

@@ -39,9 +39,9 @@ def test_the_labelled_array_is_delta_p_with_its_controls(sweeps):
         np.testing.assert_array_equal(array.sel(control="none").to_numpy(), sweep.delta_p.numpy())
         assert tuple(array["example"].to_numpy()) == sweep.example_ids
         assert (array.attrs["run_id"], array.attrs["units"]) == (sweep.run_id, "percentage points")
-    null = sweeps[1].samples().query("control == 'null' and layer == 2 and anchor == 'exact_question' and metric == 'p'")
+    null = sweeps[1].samples().query("control == 'same_role' and layer == 2 and anchor == 'exact_question' and metric == 'p'")
     one = null[null["example_id"] == sweeps[1].example_ids[3]]
-    array = sweeps[1].to_xarray().sel(control="null", anchor="exact_question", layer=2)
+    array = sweeps[1].to_xarray().sel(control="same_role", anchor="exact_question", layer=2)
     assert float(array[3]) == pytest.approx(one["effect"].mean())
     assert str(array[3]["question_id"].item()) == one["question_id"].iloc[0]
 

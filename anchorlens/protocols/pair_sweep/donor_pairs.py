@@ -62,9 +62,9 @@ class Pair(Generic[PromptT_co]):
         to, by = (place.target, place.source) if place is not None else (row.positions[anchor] for row in (self.target, self.source))
         return [self.target.ids[i] for i in to] == [self.source.ids[i] for i in by]
 
-    def slots(self, anchor: str, control: str) -> int | None:
-        """Return the number of patched positions; None if the pair lacks this anchor and control."""
-        return next((len(p.target) for p in self.placements if (p.anchor, p.control) == (anchor, control)), None)
+    def slots(self, anchor: str, *controls: str) -> int | None:
+        """Return the smallest number of patched positions over the controls; None if the pair has none of them at this anchor."""
+        return min((len(p.target) for p in self.placements if p.anchor == anchor and p.control in controls), default=None)
 
 
 MakeStreams: TypeAlias = Callable[[Sequence[Pair[Any]], TokenBatch, Sequence[Slots]], Sequence[SlotStreams]]

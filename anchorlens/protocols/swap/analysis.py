@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.constants import TRUTH_READOUTS
-from anchorlens.protocols.swap.findings import swap_contrasts, swap_findings
+from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
+from anchorlens.protocols.swap.contrasts import swap_contrasts
+from anchorlens.protocols.swap.findings import swap_findings
 from anchorlens.results.curve_tables import curves_frame, summary_of
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import Analysis, SweepResult
@@ -37,7 +38,7 @@ class SwapAnalysis(Analysis):
 
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:
-        """Return one row per anchor: ``max_layer`` (largest |ΔP|), ΔP there with simultaneous band, null, P before and n."""
+        """Return one row per anchor: ``max_layer`` (largest |ΔP|), ΔP there with simultaneous band, its nulls, P before and n."""
         return summary_of(result.curves(controls=True, all_columns=True))
 
     @override
@@ -48,10 +49,9 @@ class SwapAnalysis(Analysis):
     def settings(self, result: SweepResult) -> str:
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
-        null = f", null {config['null_region']}" if config["n_null_donors"] and "null_region" in config else ""
-        if null and [*config.get("null", ("displaced",))] != ["displaced"]:
-            null = f", null {', '.join(config['null'])}"
-        weaker = [f"{anchor} {100 * share:.0f} % of rows" for anchor, share in _weaker(result.curves(all_columns=True)).items()]
+        null = f", null {', '.join(config['null'])}" if config["n_null_donors"] and "null" in config else ""
+        null += " in the whole prompt" if config.get("null_region") == "prompt" else ""
+        weaker = [f"{' '.join(place)} {100 * share:.0f} % of rows" for place, share in _weaker(result).items()]
         settings = (
             f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
             f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "
@@ -63,29 +63,38 @@ class SwapAnalysis(Analysis):
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
         summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
         band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(summaries["sim_low"], summaries["sim_high"], strict=True)]
-        null = [_format_null(*both) for both in zip(summaries["null"], summaries["frac_null_incomplete"], strict=True)]
+        weaker = [_weaker(result) for result in results for _ in range(len(self.summary(result)))]
+        anchors = list(zip(weaker, summaries["anchor"], strict=True))
+        nulls = {
+            name: [_format_null(value, of.get((anchor, name), 0)) for value, (of, anchor) in zip(summaries[c], anchors, strict=True)]
+            for name, c in NULL_CONTROLS.items()
+            if summaries[c].notna().any()
+        }
         shown = pd.DataFrame(
             {
                 "model": summaries["model"], "data set": summaries["dataset"], "anchor": summaries["anchor"],
                 "max layer": summaries["max_layer"], "ΔP": summaries["effect"].map("{:+.1f}".format),
-                "95 % band over all layers": band, "null": null,
+                "95 % band over all layers": band, **nulls,
                 "P before": summaries["p_before"].map("{:.2f}".format), "n": summaries["n"],
             }
         )  # fmt: skip
         return "Largest |ΔP| of each curve (percentage points)", shown
 
 
-def _weaker(curves: pd.DataFrame) -> dict[str, float]:
-    """Return anchor -> fraction of rows whose null has fewer slots, for anchors with more than half of them."""
-    shares = curves.groupby("anchor", sort=False)["frac_null_incomplete"].first()
-    return {str(anchor): float(share) for anchor, share in shares.items() if share > _WEAKER_ABOVE}
+def _weaker(result: SweepResult) -> dict[tuple[str, str], float]:
+    """Return (anchor, null) -> fraction of rows in which that null has fewer slots, where it has in more than half of them."""
+    shares = (
+        result.curves(controls=True, all_columns=True).groupby(["anchor", "control"], sort=False)["frac_null_incomplete"].first()
+    )
+    of = {(anchor, name): shares.get((anchor, control), 0.0) for anchor in result.anchors for name, control in NULL_CONTROLS.items()}
+    return {place: float(share) for place, share in of.items() if share > _WEAKER_ABOVE}
 
 
 def _format_null(value: float, short: float) -> str:
-    """Format ΔP of the null, with a note if most rows have fewer null slots."""
+    """Format ΔP of a null; "weaker" if it has fewer slots in most rows."""
     if np.isnan(value):
         return "-"
-    return f"{value:+.1f}" + (f" (weaker: {100 * short:.0f} % of rows have fewer slots)" if short > _WEAKER_ABOVE else "")
+    return f"{value:+.1f}" + (" (weaker)" if short > _WEAKER_ABOVE else "")
 
 
 def _events(result: SweepResult) -> dict[str, float] | None:

@@ -1,163 +1,145 @@
-"""Contrasts and findings of a swap sweep: each anchor minus its null, and differences between anchors (METHOD 4 and 6).
+"""Findings of a swap sweep: which anchors and layers exceed which null (METHOD 4).
 
-Differences are taken within rows and averaged over rows; the bootstrap resamples questions. All anchors and layers of
-``delta_p_minus_null`` share one simultaneous 95 % band, which selects the layers to name. ``anchor_difference`` has its own band.
-
-A layer belongs to the swap if the band excludes 0 and the curve itself accounts for at least half of the difference; otherwise the
-null moves.
+The simultaneous band of ``delta_p_minus_null`` selects the layers to name; :func:`_status` is the rule of all claims.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import combinations
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from math import isnan
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, NULL_CONTROLS
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS, NULL_CONTROLS
+from anchorlens.protocols.swap.contrasts import LESS_NULL, Key, fixed_layers
 from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
-from anchorlens.results.findings import NOT_DETECTED, NULL_MOVES, STANDS, Finding, Findings, empty_findings, text_warning
+from anchorlens.results.findings import (
+    CLAIMS,
+    CONTENT,
+    DESCRIPTION,
+    LOCALISED,
+    NOT_DETECTED,
+    NULL_MOVES,
+    STANDS,
+    TOO_FEW,
+    Finding,
+    Findings,
+    empty_findings,
+    text_warning,
+)
 from anchorlens.results.sweep import SweepResult
-from anchorlens.runs.schema import CONTRAST_COLUMNS
-from anchorlens.statistics.bands import band
-from anchorlens.statistics.pathways import band_frame
-from anchorlens.statistics.resamples import Resamples
 
-NULL = NULL_CONTROLS["displaced"]
-"""Control that the verdict speaks of."""
-LESS_NULL, DIFFERENCE = "delta_p_minus_null", "anchor_difference"
-_ROW = ["example_id", "question_id"]
 _LEAST_SHARE = 0.5
 """Smallest share of curve minus null that the curve itself accounts for where the swap is named."""
 _NULL_TAKES = 0.5
-"""Smallest share of P before that the null takes where the verdict says so."""
-# Largest number of anchors that are listed by name.
-_MOST_NAMED = 3
-_COLUMNS = ("anchor", "delta_p_minus_null", "layer", "beyond null", "null larger")
+"""Smallest share of P before that a null takes where the verdict says so."""
+# Largest numbers of anchors and of rows of the table that are listed.
+_MOST_NAMED, _MOST_ROWS = 3, 8
+_COLUMNS = ("anchor", "null", "curve minus null [joint 95 %]", "layer", "status", "layers")
 _P = {
     "probability": "P of the answer", "confidence": "confidence in the clean prediction", "true_label": "P of the true label",
 }  # fmt: skip
 _READERS = {"probe": "the probe", "p_true": "P(True)"}
+_SAME_ROLE, _NORM_MATCHED = NULL_CONTROLS["same_role"], NULL_CONTROLS["norm_matched"]
+_NAMES = {control: name for name, control in NULL_CONTROLS.items()}
 
 
-class _Side(NamedTuple):
-    """Layers off the null, by anchor, with the same larger effect."""
+class _Claim(NamedTuple):
+    """Claim of a curve that exceeds one null."""
 
-    status: str  # STANDS if the swap has the larger effect, NULL_MOVES if the null has
-    sign: int  # 1 if that effect raises P, -1 if it lowers P
-    layers: dict[str, list[int]]
+    status: str
+    lead: str  # start of its sentence
+    than: str  # the null in words
 
 
-def swap_contrasts(result: SweepResult) -> pd.DataFrame:
-    """Compute ``delta_p_minus_null`` of each anchor and ``anchor_difference`` of each pair (``anchor``: ``A - B``), by layer.
+_CLAIM_OF = {
+    _SAME_ROLE: _Claim(LOCALISED, "Localised", "a swap of other positions"),
+    _NORM_MATCHED: _Claim(CONTENT, "Content", "a random change of the same size"),
+    NULL_CONTROLS["displaced"]: _Claim(STANDS, "Beyond displaced", "a swap of the same streams to other positions"),
+}
+Facts: TypeAlias = Mapping[Key, Mapping[int, LayerEstimate]]
+"""Curve minus null by layer, for the layers in the simultaneous band."""
+Statuses: TypeAlias = Mapping[Key, Mapping[int, str]]
 
-    Layers that hold by construction have a value and a pointwise interval, but are excluded from the simultaneous band.
+
+def _facts(result: SweepResult) -> Facts:
+    contrasts, facts = result.contrasts(all_columns=True), dict[Key, dict[int, LayerEstimate]]()
+    less = contrasts[contrasts["quantity"] == LESS_NULL]
+    for anchor, control in less[["anchor", "control"]].drop_duplicates().itertuples(index=False, name=None):
+        along = estimates_by_layer(less[less["anchor"] == anchor], LESS_NULL, control)
+        facts[anchor, control] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
+    return {key: facts[key] for key in product(result.anchors, _CLAIM_OF) if key in facts}
+
+
+def _controls(keys: Iterable[Key]) -> list[str]:
+    """Return the measured nulls, in the order of their claims."""
+    return [control for control in _CLAIM_OF if control in {control for _, control in keys}]
+
+
+def _status(fact: LayerEstimate, effect: float, floor: float, claim: str) -> str:
+    """Return the status of one anchor at one layer against one null.
+
+    The swap is named (``claim``) if the simultaneous band of curve minus null excludes 0, the difference exceeds the noise floor,
+    and the curve itself accounts for at least half of it. Otherwise the null moves: if P falls by 2 points after the swap and by 25
+    after the null, the difference is +23 although the swap did not raise P.
     """
-    samples, curves = result.samples(all_columns=True), result.curves(all_columns=True)
-    excluded = {
-        str(a): set(one.loc[one["by_construction"].astype(bool), "layer"]) for a, one in curves.groupby("anchor", sort=False)
+    if fact.n < MIN_QUESTIONS_FOR_CLAIM:
+        return TOO_FEW
+    if abs(fact.value) <= floor or not any(fact.beyond(sign, everywhere=True) for sign in (-1, 1)):
+        return NOT_DETECTED
+    return claim if effect / fact.value >= _LEAST_SHARE else NULL_MOVES
+
+
+def _statuses(curves: pd.DataFrame, facts: Facts, floor: float) -> Statuses:
+    """Return the status of every layer. Content needs a localised effect at the same layer if ``same_role`` was measured."""
+    effects = curves[curves["control"] == "none"].set_index(["anchor", "layer"])["effect"]
+    statuses: dict[Key, dict[int, str]] = {
+        (anchor, control): {
+            k: _status(fact, effects.loc[(anchor, k)], floor, _CLAIM_OF[control].status) for k, fact in along.items()
+        }
+        for (anchor, control), along in facts.items()
     }
-    anchors = [anchor for anchor in result.anchors if anchor in excluded]  # others have no reachable cell
-    pairs = {f"{a} - {b}": excluded[a] | excluded[b] for a, b in combinations(anchors, 2)}
-    between = _between(samples, anchors)
-    frames = [_joint(result, differences, excluded, LESS_NULL, null) for null, differences in _minus_nulls(samples).items()]
-    frames.append(_joint(result, between, pairs, DIFFERENCE, "none"))
-    whole = [frame for frame in frames if len(frame)]
-    return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(CONTRAST_COLUMNS))
-
-
-def _minus_nulls(samples: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return control -> anchor -> ΔP minus that null, [row layer], over the donors that measured it; the default null first."""
-    cell = ["anchor", *_ROW, "donor_id", "layer"]
-    sides = samples.pivot_table(index=cell, columns="control", values="effect", sort=False)
-    differences: dict[str, dict[str, pd.DataFrame]] = {}
-    for control in NULL_CONTROLS.values():
-        if control not in sides.columns:
-            continue
-        gaps = (sides["none"] - sides[control]).dropna().groupby(["anchor", *_ROW, "layer"], sort=False).mean()
-        differences[control] = {str(a): one.droplevel("anchor").unstack("layer") for a, one in gaps.groupby("anchor", sort=False)}
-    return differences
-
-
-def _between(samples: pd.DataFrame, anchors: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Return ``A - B`` -> difference of the ΔP of two anchors, [row layer]."""
-    means = samples[samples["control"] == "none"].groupby(["anchor", *_ROW, "layer"], sort=False)["effect"].mean()
-    wide = {str(anchor): one.droplevel("anchor").unstack("layer") for anchor, one in means.groupby("anchor", sort=False)}
-    return {f"{a} - {b}": wide[a] - wide[b] for a, b in combinations(anchors, 2)}
-
-
-def _joint(
-    result: SweepResult, tables: Mapping[str, pd.DataFrame], excluded: Mapping[str, set[int]], quantity: str, control: str
-) -> pd.DataFrame:
-    """Return the contrasts of several curves over the same rows with one simultaneous band."""
-    if not tables:
-        return pd.DataFrame()
-    layers, config = list(result.layers), result.record["config"]
-    whole = pd.concat([table.reindex(columns=layers) for table in tables.values()], axis=1)
-    values = whole.to_numpy(dtype=np.float64)
-    ids = whole.index.get_level_values("question_id")
-    draws = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
-    estimate = draws.means(values, ~np.isnan(values))
-    used = np.array([layer not in excluded[name] for name in tables for layer in layers])
-    every, joint = band(estimate, limit=100), band(estimate.at(used), limit=100)
-    low, high = np.full((2, len(used)), np.nan)
-    low[used], high[used] = joint.sim_low, joint.sim_high
-    parts = replace(every, sim_low=low, sim_high=high).parts([len(layers)] * len(tables))
-    frames = [band_frame(layers, quantity, control, one).assign(anchor=name) for name, one in zip(tables, parts, strict=True)]
-    return pd.concat(frames, ignore_index=True)
-
-
-def layers_off_null(result: SweepResult) -> dict[str, list[int]]:
-    """Return anchor -> layers at which ΔP differs from its null by the simultaneous band and by more than the noise floor.
-
-    Layers that hold by construction, and layers with too few questions, are excluded.
-    """
-    floor = 0.0 if isnan(result.noise_floor) else result.noise_floor
-    return {
-        anchor: [k for k, fact in along.items() if fact.n >= MIN_QUESTIONS_FOR_CLAIM and abs(fact.value) > floor and _off(fact)]
-        for anchor, along in _facts(result).items()
-    }
-
-
-def _facts(result: SweepResult) -> dict[str, dict[int, LayerEstimate]]:
-    """Return anchor -> layer -> ΔP minus null, for the layers in the simultaneous band."""
-    contrasts, facts = result.contrasts(all_columns=True), dict[str, dict[int, LayerEstimate]]()
-    for anchor in result.anchors:
-        along = estimates_by_layer(contrasts[contrasts["anchor"] == anchor], LESS_NULL, NULL)
-        facts[anchor] = {layer: fact for layer, fact in along.items() if not isnan(fact.sim_low)}
-    return {anchor: along for anchor, along in facts.items() if along}
-
-
-def _off(fact: LayerEstimate) -> bool:
-    return any(fact.beyond(sign, everywhere=True) for sign in (-1, 1))
+    for (anchor, control), along in statuses.items():
+        localised = statuses.get((anchor, _SAME_ROLE))
+        if control == _NORM_MATCHED and localised is not None:
+            along |= {k: DESCRIPTION for k, status in along.items() if status == CONTENT and localised.get(k) != LOCALISED}
+    return statuses
 
 
 def swap_findings(result: SweepResult) -> Findings:
-    """Return a statement for each anchor and direction, a table with a row per anchor, and intervals of undetected effects."""
-    facts = _facts(result)
-    warnings, reason = text_warning(result.record.get("probe", {})), _reason_for_no_claim(result, facts)
+    """Return one statement per anchor, null and status, a table of them, and notes on what is not claimed."""
+    facts, curves, config = _facts(result), result.curves(controls=True, all_columns=True), result.record["config"]
+    warnings, reason = text_warning(result.record.get("probe", {})), _reason_for_no_claim(config, curves, facts)
     if reason:
         return empty_findings(reason, warnings)
-    named, sides = layers_off_null(result), _sides(result, facts)
-    statements: list[Finding] = []
-    for anchor, along in facts.items():
-        shown = [(side.status, side.layers[anchor]) for side in sides if anchor in side.layers]
-        for status, layers in shown or [(NOT_DETECTED, [_largest(along)])]:
-            fact = _over_all(along[_largest({k: along[k] for k in layers})])
-            statements.append(Finding.of(LESS_NULL, status, fact, layers=tuple(layers), anchor=anchor, control=NULL))
-    headline, more = _headline(_P[result.record["config"]["delta_kind"]], sides, len(named))
-    notes = tuple(part for part in (more, _null_takes(result, facts), _open(facts, named)) if part)
-    return Findings(tuple(statements), headline, warnings, _table(facts, sides), _COLUMNS, notes)
+    statuses = _statuses(curves, facts, 0.0 if isnan(result.noise_floor) else result.noise_floor)
+    found: list[tuple[Finding, tuple[str, ...]]] = []
+    for key, along in statuses.items():
+        others = [status for status in (DESCRIPTION, NOT_DETECTED, TOO_FEW) if status in along.values()]
+        named = [status for status in (_CLAIM_OF[key[1]].status, NULL_MOVES) if status in along.values()]
+        found += [_finding(key, one, {k: facts[key][k] for k in along if along[k] == one}) for one in named or others[:1]]
+    statements = tuple(finding for finding, _ in found)
+    n = max((fact.n for along in facts.values() for fact in along.values()), default=0)
+    if n < MIN_QUESTIONS_FOR_CLAIM:
+        few = f"swap and null can be compared in {n} questions, but {MIN_QUESTIONS_FOR_CLAIM} are needed"
+        return Findings(statements, f"Nothing is claimed: {few}.", warnings)
+    what = _P[config["delta_kind"]]
+    noising = config.get("direction") != "denoising"  # P before of denoising is that of the corrupt input
+    takes = _null_takes(curves, what, facts) if noising else []
+    notes = [_few(n), *_null_moves(what, facts, statuses), *takes, _untested(curves, facts)]
+    notes += [_open(facts, statuses), _open_content(facts, statuses)]
+    rows = [row for _, row in sorted(found, key=lambda one: one[0].status not in CLAIMS)]
+    if len(rows) > _MOST_ROWS:
+        rows[_MOST_ROWS:] = [(f"and {len(rows) - _MOST_ROWS} more: contrasts()", *[""] * (len(_COLUMNS) - 1))]
+    headline = _headline(what, facts, statuses)
+    return Findings(statements, headline, warnings, tuple(rows), _COLUMNS, tuple(note for note in notes if note))
 
 
-def _reason_for_no_claim(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> str:
+def _reason_for_no_claim(config: Mapping[str, Any], curves: pd.DataFrame, facts: Facts) -> str:
     """Return the reason why nothing can be claimed; empty otherwise."""
-    config = result.record["config"]
     reader = _READERS.get(config["readout"])
     if reader and config.get("direction") != "denoising":  # denoising starts from the corrupt input
-        auc, low, high = result.curves(all_columns=True)[["auc", "auc_low", "auc_high"]].iloc[0]
+        auc, low, high = curves[["auc", "auc_low", "auc_high"]].iloc[0]
         if isnan(auc):
             return f"Nothing is claimed: the measured rows lack true or false answers, so {reader} has no AUC."
         if not low > 0.5:
@@ -165,72 +147,140 @@ def _reason_for_no_claim(result: SweepResult, facts: Mapping[str, Mapping[int, L
     if config["delta_kind"] == "signed":
         return "Nothing is claimed for delta_kind='signed': effects on true and false answers cancel."
     if not config["n_null_donors"]:
-        return "Nothing is claimed: no null was measured, so the effect of the same streams elsewhere is unknown."
-    if "displaced" not in config.get("null", ["displaced"]):
-        return "Nothing is claimed: the null 'displaced' was not measured; contrasts() has the others."
-    if not facts:
-        return "Nothing is claimed: every measured layer holds by construction."
-    n = max((fact.n for along in facts.values() for fact in along.values()), default=0)
-    if n < MIN_QUESTIONS_FOR_CLAIM:
-        return f"Nothing is claimed: swap and null can be compared in {n} questions, but {MIN_QUESTIONS_FOR_CLAIM} are needed."
+        return "Nothing is claimed: no null was measured, so the effect of a disturbance alone is unknown."
+    first = _controls(facts)[:1]
+    if not any(along for (_, control), along in facts.items() if control in first):
+        name = _NAMES[first[0]] if first else "its null"
+        return f"Nothing is claimed: at every measured layer the swap is fixed by construction, or {name} cannot act."
     return ""
 
 
-def _sides(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> tuple[_Side, ...]:
-    """Return the layers off the null, grouped by the larger effect (swap or null) and its direction.
+def _finding(key: Key, status: str, along: Mapping[int, LayerEstimate]) -> tuple[Finding, tuple[str, ...]]:
+    """Return the finding of the layers with one status, and its row of the table; few questions name no layers."""
+    anchor, control = key
+    layers = [k for k, fact in along.items() if fact.n >= MIN_QUESTIONS_FOR_LAYERS]
+    layers = [_largest(along)] if status == NOT_DETECTED else layers
+    if not layers:
+        n = max(fact.n for fact in along.values())
+        finding = Finding(LESS_NULL, status, n=n, anchor=anchor, control=control, sentence=f"{LESS_NULL}: {status}, n = {n}.")
+        return finding, (anchor, _NAMES[control], "", "", status, "")
+    most = _largest({k: along[k] for k in layers})
+    fact = along[most]._replace(low=along[most].sim_low, high=along[most].sim_high)
+    finding = Finding.of(LESS_NULL, status, fact, layers=tuple(layers), anchor=anchor, control=control)
+    listed = "" if status == NOT_DETECTED else format_layers(layers)
+    return finding, (anchor, _NAMES[control], fact.to_text(), str(most), status, listed)
 
-    A layer belongs to the swap if ΔP itself is at least half of the difference, else to the null: if P falls by 2 points under the
-    swap and by 25 under the null, the contrast is +23 although the swap did not raise P.
-    """
-    effects = result.curves(all_columns=True).set_index(["anchor", "layer"])["effect"]
-    swap, null = ((_Side(status, -1, {}), _Side(status, 1, {})) for status in (STANDS, NULL_MOVES))
-    for anchor, layers in layers_off_null(result).items():
-        for k in layers:
-            difference = facts[anchor][k].value
-            is_up = difference > 0
-            side = swap[is_up] if effects.loc[(anchor, k)] / difference >= _LEAST_SHARE else null[not is_up]
-            side.layers.setdefault(anchor, []).append(k)
-    return *swap, *null
+
+def _where(facts: Facts, statuses: Statuses, control: str, status: str, sign: int) -> str:
+    """Return anchors and layers with a status and a sign of the difference, such as ``subject (layers 3-8) and pre_answer``."""
+    places: dict[str, list[int]] = {}
+    for (anchor, null), along in statuses.items():
+        for k, one in along.items():
+            fact = facts[anchor, null][k]
+            if (null, one) == (control, status) and fact.value * sign > 0:
+                places.setdefault(anchor, []).extend([k] if fact.n >= MIN_QUESTIONS_FOR_LAYERS else [])
+    return _at(places, len({anchor for anchor, _ in facts}))
 
 
-def _headline(what: str, sides: Sequence[_Side], n_anchors: int) -> tuple[str, str]:
-    """Return sentences on the layers at which the swap changes P more than its null, and those at which the null does."""
+def _headline(what: str, facts: Facts, statuses: Statuses) -> str:
+    """Return a sentence for each null, on the anchors and layers at which the swap exceeds it."""
+    subject, sentences, controls = what, list[str](), _controls(facts)
+    for control in controls:
+        claim = _CLAIM_OF[control]
+        places = [(verb, _where(facts, statuses, control, claim.status, sign)) for verb, sign in (("falls", -1), ("rises", 1))]
+        (verb, where), *others = [one for one in places if one[1]] or [("", "")]
+        also = "".join(f"; at {there} it {other}" for other, there in others)
+        found = f"{claim.lead} at {where}: {subject} {verb} more than after {claim.than}{also}."
+        sentences.append(found if where else f"{claim.lead}: not detected.")
+        subject = "it" if where else subject
+    if subject == what:
+        return f"No effect of the swap on {what} beyond {_NAMES[controls[0]]} was detected at any anchor and layer."
+    return " ".join(sentences)
 
-    def join(status: str, verbs: tuple[str, str], forms: Sequence[str]) -> str:
-        parts = [(verbs[side.sign > 0], _at(side.layers, n_anchors)) for side in sides if side.status == status and side.layers]
-        return " and ".join(f"{verb} {forms[min(i, 1)]} at {where}" for i, (verb, where) in enumerate(parts))
 
-    swap = join(STANDS, ("lowers", "raises"), (what, "it"))
-    null = join(NULL_MOVES, ("lower", "raise"), ("it more", "it more"))
-    return (
-        f"Beyond its null, the swap {swap}."
-        if swap
-        else f"No effect of the swap on {what} beyond its null was detected at any anchor and layer.",
-        f"The same states at other tokens (the null) {null}; no effect of the anchor was detected there." if null else "",
+def _few(n: int) -> str:
+    needed = MIN_QUESTIONS_FOR_LAYERS
+    return f"With {n} questions no layers are named; {needed} are needed." if n < needed else ""
+
+
+def _null_moves(what: str, facts: Facts, statuses: Statuses) -> list[str]:
+    """Return a sentence for each null that accounts for most of its difference from the curve."""
+    notes: list[str] = []
+    for control in _controls(facts):
+        places = [(verb, _where(facts, statuses, control, NULL_MOVES, sign)) for verb, sign in (("lowers", 1), ("raises", -1))]
+        moves = [f"{verb} {what} at {where}" for verb, where in places if where]
+        if moves:
+            cause = "and accounts for most of its difference from the swap: nothing is claimed there"
+            notes.append(f"The null {_NAMES[control]} itself {' and '.join(moves)} {cause}.")
+    return notes
+
+
+def _null_takes(curves: pd.DataFrame, what: str, facts: Facts) -> list[str]:
+    """Return a sentence for each null that takes most of P at some layers, because curve minus null cannot be large there."""
+    notes: list[str] = []
+    taken = curves.assign(taken=-curves["effect"] / curves["p_before"]).query("taken >= 100 * @_NULL_TAKES")
+    for control in _controls(facts):
+        own = taken[taken["control"] == control].set_index(["anchor", "layer"])["taken"]
+        layers = {a: [k for k in along if (a, k) in own.index] for (a, null), along in facts.items() if null == control}
+        shares = [own[anchor, k] for anchor, found in layers.items() for k in found]
+        if shares:
+            least, most = f"{min(shares):.0f}", f"{max(shares):.0f}"
+            share = most if least == most else f"{least} to {most}"
+            where = _at({anchor: found for anchor, found in layers.items() if found}, len(layers))
+            notes.append(f"The null {_NAMES[control]} itself takes {share} % of {what} at {where}.")
+    return notes
+
+
+def _untested(curves: pd.DataFrame, facts: Facts) -> str:
+    """Return a sentence on the layers at which the swap holds by construction or a null cannot act."""
+    fixed = fixed_layers(curves)
+    own = {anchor: layers for (anchor, control), layers in fixed.items() if control == "none" and layers}
+    reasons = [("fixed by construction", own)]
+    for control in _controls(facts):
+        idle = {anchor: layers - own.get(anchor, set()) for (anchor, null), layers in fixed.items() if null == control}
+        reasons.append((f"{_NAMES[control]} cannot act", {anchor: layers for anchor, layers in idle.items() if layers}))
+    n = len({anchor for anchor, _ in facts})
+    parts = [f"{_at({a: sorted(layers) for a, layers in of.items()}, n)}: {why}" for why, of in reasons if of]
+    return f"Not tested: {'; '.join(parts)}." if parts else ""
+
+
+def _open(facts: Facts, statuses: Statuses) -> str:
+    """Return a sentence with the joint band of the layers at which no effect beyond the first null was detected."""
+    first = _controls(facts)[0]
+    left = {a: [f for k, f in along.items() if statuses[a, c][k] == NOT_DETECTED] for (a, c), along in facts.items() if c == first}
+    is_any = any(status != NOT_DETECTED for (_, c), along in statuses.items() if c == first for status in along.values())
+    start = "At other layers no effect was detected; effects" if is_any else "Effects"
+    return f"{start} {_ranges(left)} remain compatible." if any(left.values()) else ""
+
+
+def _open_content(facts: Facts, statuses: Statuses) -> str:
+    """Return a sentence with the joint band of the localised layers at which no content was detected."""
+    left: dict[str, list[LayerEstimate]] = {}
+    for (anchor, control), along in facts.items():
+        localised = [k for k, status in statuses.get((anchor, _SAME_ROLE), {}).items() if status == LOCALISED]
+        if control == _NORM_MATCHED:
+            left[anchor] = [along[k] for k in localised if statuses[anchor, control].get(k) == NOT_DETECTED]
+    if not any(left.values()):
+        return ""
+    return f"At other localised layers no content was detected; effects {_ranges(left)} remain compatible."
+
+
+def _ranges(left: Mapping[str, Sequence[LayerEstimate]]) -> str:
+    """Return the range of simultaneous bands of each anchor: ``between -26.9 and +1.7 at subject, ...``."""
+    left = {anchor: rest for anchor, rest in left.items() if rest}
+    if len(left) > _MOST_NAMED:
+        left = {"all anchors": [fact for rest in left.values() for fact in rest]}
+    return join_with_and(
+        [f"between {min(f.sim_low for f in rest):+.1f} and {max(f.sim_high for f in rest):+.1f} at {a}" for a, rest in left.items()]
     )
 
 
-def _null_takes(result: SweepResult, facts: Mapping[str, Mapping[int, LayerEstimate]]) -> str:
-    """Return a sentence on the layers at which the null takes most of P, so that curve minus null cannot be large."""
-    if result.record["config"].get("direction") == "denoising":  # P before is that of the corrupt input
-        return ""
-    curves = result.curves(controls=True, all_columns=True)
-    null = curves[(curves["control"] == NULL) & (curves["effect"] <= -100 * _NULL_TAKES * curves["p_before"])]
-    layers = {a: sorted(set(null.loc[null["anchor"] == a, "layer"]) & set(along)) for a, along in facts.items()}
-    layers = {anchor: found for anchor, found in layers.items() if found}
-    inside = null[[layer in layers.get(anchor, ()) for anchor, layer in zip(null["anchor"], null["layer"], strict=True)]]
-    if not layers:
-        return ""
-    most = (-inside["effect"] / inside["p_before"]).max()
-    what = _P[result.record["config"]["delta_kind"]]
-    return f"The null itself takes up to {most:.0f} % of {what} at {_at(layers, len(facts))}."
-
-
-def _at(layers_of: Mapping[str, list[int]], n_anchors: int) -> str:
-    """Return text such as ``exact_question (layers 3-8) and pre_answer (layer 12)``."""
+def _at(layers_of: Mapping[str, Sequence[int]], n_anchors: int) -> str:
+    """Return text such as ``exact_question (layers 3-8) and pre_answer (layer 12)``; anchors without layers are named alone."""
     if len(layers_of) > _MOST_NAMED:
         return f"{len(layers_of)} of {n_anchors} anchors"
-    return join_with_and([f"{anchor} ({_layers(format_layers(layers))})" for anchor, layers in layers_of.items()])
+    named = [f"{a} ({_layers(format_layers(layers))})" if layers else a for a, layers in layers_of.items()]
+    return join_with_and(named) if named else ""
 
 
 def _layers(text: str) -> str:
@@ -238,39 +288,5 @@ def _layers(text: str) -> str:
     return text.replace(" of ", " layers of ") if " of " in text else f"layer{'' if text.isdecimal() else 's'} {text}"
 
 
-def _table(facts: Mapping[str, Mapping[int, LayerEstimate]], sides: Sequence[_Side]) -> tuple[tuple[str, ...], ...]:
-    """Return the largest contrast of each anchor and its layers off the null; anchors with such layers first."""
-    shown = {
-        status: {a: sorted(k for side in sides if side.status == status for k in side.layers.get(a, [])) for a in facts}
-        for status in (STANDS, NULL_MOVES)
-    }
-    rows: list[tuple[str, ...]] = []
-    for anchor in sorted(facts, key=lambda one: not any(layers[one] for layers in shown.values())):
-        most = _largest(facts[anchor])
-        layers = (format_layers(of[anchor]) for of in shown.values())
-        rows.append((anchor, _over_all(facts[anchor][most]).to_text(), str(most), *layers))
-    if len(rows) > _MOST_NAMED:
-        rows[_MOST_NAMED:] = [(f"and {len(rows) - _MOST_NAMED} more: contrasts()", *[""] * (len(_COLUMNS) - 1))]
-    return tuple(rows)
-
-
 def _largest(along: Mapping[int, LayerEstimate]) -> int:
     return max(along, key=lambda k: abs(along[k].value))
-
-
-def _over_all(fact: LayerEstimate) -> LayerEstimate:
-    """Return the fact with the simultaneous band in place of its interval."""
-    return fact._replace(low=fact.sim_low, high=fact.sim_high)
-
-
-def _open(facts: Mapping[str, Mapping[int, LayerEstimate]], named: Mapping[str, list[int]]) -> str:
-    """Return a sentence with the simultaneous band of the layers at which no effect was detected."""
-    left = {anchor: [fact for k, fact in along.items() if k not in named[anchor]] for anchor, along in facts.items()}
-    if len(left) > _MOST_NAMED:
-        left = {"": [fact for rest in left.values() for fact in rest]}
-    spans = [
-        f"{anchor} {rest[0]._replace(low=min(f.sim_low for f in rest), high=max(f.sim_high for f in rest)).interval()}".strip()
-        for anchor, rest in left.items() if rest
-    ]  # fmt: skip
-    start = "At other layers no effect was detected; effects" if any(named.values()) else "Effects"
-    return f"{start} in {', '.join(spans)} remain compatible." if spans else ""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from typing_extensions import override
@@ -117,7 +117,7 @@ class SwapInputs(SweepInputs):
 def _resolve_config(spec: Swap) -> dict[str, Any]:
     """Return the resolved values of arguments that differ from the given ones."""
     rows = spec.donors not in STATISTIC_RULES
-    resolved: dict[str, Any] = {} if rows else {"n_donors": 1}
+    resolved: dict[str, Any] = {} if rows else {"n_donors": 1, "null": [*(spec.nulls or spec.null)]}
     # Answer readouts do not use the truth of answers.
     return resolved | ({"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""})
 
@@ -125,6 +125,7 @@ def _resolve_config(spec: Swap) -> dict[str, Any]:
 def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     """Draw donors and build the inputs of a sweep."""
     rows, reading = _rows_and_reading(context, spec)
+    reading = replace(reading, n_layers=context.adapter.n_layers)
     dropped = [*context.dropped, *rows.dropped]
     where = f"in {context.data.name}"
     check_not_empty(rows.rows, dropped, where)

@@ -75,10 +75,10 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
         self, inputs: SwapInputs, spec: Swap, unit: Batch, place: Placement, before: Metrics, after: Metrics
     ) -> dict[str, Any]:
         pairs, anchor, control = unit.pairs, place.anchor, place.control
-        null = next(iter(spec.null_controls), "") if control == "none" else control
+        nulls = spec.null_controls if control == "none" else (control,)
         slots = {
-            name: pd.array([p.slots(anchor, counted) for p in pairs], dtype="Int64")
-            for name, counted in (("n_patched", "none"), ("n_null_patched", null))
+            name: pd.array([p.slots(anchor, *counted) for p in pairs], dtype="Int64")
+            for name, counted in (("n_patched", ("none",)), ("n_null_patched", nulls))
         }
         return slots | {
             "pre_answer_token_differs": pd.array([pre_answer_token_differs(p) for p in pairs], dtype="boolean"),

@@ -29,11 +29,13 @@ class Reading:
         readout: Name or function of the readout.
         truth: Labelled rows with their splits; None for answer readouts.
         probes: Fitted or given probes; None unless the readout is ``probe``.
+        n_layers: Number of layers of the model.
     """
 
     readout: ReadoutLike
     truth: TruthRows | None = None
     probes: CrossFittedProbes | None = None
+    n_layers: int = 0
 
     @property
     def probe_layer(self) -> int | None:
@@ -77,9 +79,14 @@ class Reading:
 
         The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer`` in most rows) change nothing, and
         ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
-        ``same_role`` and ``norm_matched`` change nothing with equal tokens, or without a position.
+        ``same_role`` and ``norm_matched`` change nothing with equal tokens, or without a position. After the last attention a change
+        reaches the readout at its own position only.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
+        if isinstance(spec.site, str) and spec.site != "resid_pre" and self.probes is None and changed.start == self.n_layers - 1:
+            read = set() if self.readout == "p_true" else {*pair.target.positions["pre_answer_all"]}
+            if not any(read.intersection(p.target) for p in pair.placements if (p.anchor, p.control) == (anchor, control)):
+                return True
         same = changed == range(1) and pair.same_tokens(anchor, control)
         if control != "none":
             return control != NULL and (not pair.slots(anchor, control) or (spec.site == "resid_pre" and same))

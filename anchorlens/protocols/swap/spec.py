@@ -35,7 +35,8 @@ class Swap(TruthSpecification):
     At one layer, the residual stream at an anchor's positions is replaced by that of the donor's forward pass. P of the answer to
     the original question is then read.
     ΔP = 100 * (P after - P before), in percentage points; negative if the swap removes support for the answer (noising),
-    positive if it restores support (denoising). Every curve has a null: by default the donor's streams at random other positions.
+    positive if it restores support (denoising). Every curve has two nulls by default: a swap of as many other positions, and
+    a random change of the same norm at the anchor.
     """
 
     NAME = "swap"
@@ -68,9 +69,10 @@ class Swap(TruthSpecification):
     )
     n_null_donors: Annotated[int, Int()] = argument(1, "Number of donors per row with a null; 0 measures no null.", group="controls")
     null: Annotated[Any, Choices(tuple(NULL_CONTROLS), "null")] = argument(
-        ("displaced",),
-        "Nulls: displaced (the anchor's donor streams at random other positions), same_role (the donor's streams of other "
-        "positions, each at its counterpart) or norm_matched (random changes of the same norm at the anchor).",
+        ("same_role", "norm_matched"),
+        "Nulls: same_role (the donor's streams of other positions, each at its counterpart), norm_matched (random changes of the "
+        "same norm at the anchor) or displaced (the anchor's donor streams at random other positions). The default is norm_matched "
+        "alone for the donors mean, zero and noise.",
         group="controls",
     )
     null_region: Annotated[str, Choice(NULL_REGIONS)] = argument(
@@ -81,7 +83,9 @@ class Swap(TruthSpecification):
     @override
     def from_config(cls, config: Mapping[str, Any]) -> "Swap":
         answer = config.get("readout") not in TRUTH_READOUTS
-        unused = {*(_TRUTH_ONLY if answer else ()), *(("n_donors",) if config.get("donors") in STATISTIC_RULES else ())}
+        unused = {*(_TRUTH_ONLY if answer else ())}
+        if config.get("donors") in STATISTIC_RULES:
+            unused |= {"n_donors", *(("null",) if config.get("null") == ["norm_matched"] else ())}
         return super().from_config({name: value for name, value in config.items() if name not in unused})
 
     @property
@@ -95,9 +99,15 @@ class Swap(TruthSpecification):
         return self.delta_kind if self.is_truth_readout else "probability"
 
     @property
+    def nulls(self) -> tuple[str, ...]:
+        """Names of the measured nulls; ``same_role`` needs donor rows."""
+        without = {"same_role"} if self.donors in STATISTIC_RULES else set()
+        return tuple(name for name in NULL_CONTROLS if self.n_null_donors and name in self.null and name not in without)
+
+    @property
     def null_controls(self) -> tuple[str, ...]:
-        """Controls of the measured nulls, the default one first."""
-        return tuple(control for name, control in NULL_CONTROLS.items() if self.n_null_donors and name in self.null)
+        """Controls of the measured nulls."""
+        return tuple(NULL_CONTROLS[name] for name in self.nulls)
 
     @property
     def donor_rule(self) -> str:
@@ -137,7 +147,7 @@ class Swap(TruthSpecification):
                 f"null={self.null!r} needs a null, but n_null_donors=0 measures none. Leave one of them out.",
             ),
             (
-                "null", "same_role" in self.null and not from_rows,
+                "null", "same_role" in self.null and not from_rows and self.null != self.default_of("null"),
                 f"null={self.null!r}: 'same_role' needs donor rows; got donors={self.donors!r}. Leave 'same_role' out.",
             ),
             (

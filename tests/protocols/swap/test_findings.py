@@ -1,4 +1,4 @@
-"""What a swap claims: less its null, anchors against each other, and words. Simulated sweeps, no model."""
+"""What a swap claims: less its nulls, anchors against each other, and words. Simulated sweeps, no model."""
 
 import runpy
 from itertools import pairwise
@@ -10,7 +10,6 @@ import pytest
 
 import anchorlens as al
 from anchorlens.protocols.swap.analysis import ANALYSIS
-from anchorlens.protocols.swap.findings import layers_off_null
 from anchorlens.statistics.bands import bootstrap_mean
 from tests.protocols.sweeps import check_statements, questions, swept
 from tests.questions.make import capitals
@@ -18,11 +17,8 @@ from tests.running.small_sweeps import sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 SIMULATION = runpy.run_path(str(ROOT / "benchmarks" / "null_rates_swap.py"))
-simulated, rates = SIMULATION["simulated"], SIMULATION["rates"]
-
-
-def named(result):
-    return {anchor: set(layers) for anchor, layers in layers_off_null(result).items()}
+simulated, false_rates, power = (SIMULATION[name] for name in ("simulated", "false_rates", "power"))
+NULLS = ("same_role", "norm_matched")
 
 
 def changed(result, samples=None, anchors=None, noise=None, examples=None, **config):
@@ -37,31 +33,32 @@ def changed(result, samples=None, anchors=None, noise=None, examples=None, **con
 
 @pytest.fixture(scope="module")
 def effect():
+    """The first anchor falls by 8 points at layers 10-19, its nulls do not."""
     return simulated("effect", 60, seed=3)
 
 
 @pytest.mark.slow
-def test_of_null_sweeps_few_name_a_layer():
+@pytest.mark.parametrize("world", ["normal", "shared level", "curve sparse"])
+def test_few_sweeps_without_an_effect_claim_a_layer(world):
     """Pointwise intervals would name one in most; the band over all anchors and layers in about one of twenty."""
-    found = rates("normal", 40, 60, n_resamples=300)
-    assert found["swap"] + found["null"] <= 0.15
-    runs = [simulated("normal", 40, seed, 300).contrasts().query("quantity == 'delta_p_minus_null'") for seed in range(15)]
+    assert max(false_rates(world, 40, 60, n_resamples=300)) <= 0.15
+    runs = [simulated(world, 40, seed, n_resamples=300).contrasts().query("control == 'same_role'") for seed in range(15)]
     pointwise = [((run["ci_low"] > 0) | (run["ci_high"] < 0)).any() for run in runs]
     assert np.mean(pointwise) > 0.4
 
 
 def test_an_effect_is_found_where_it_is():
-    found = rates("effect", 60, 12, n_resamples=200)
-    assert found["right"] >= 0.9
-    assert found["wrong"] <= 0.2
+    localised, content, wrong = power(60, 12, effect=-12, n_resamples=200)
+    assert min(localised, content) >= 0.9
+    assert wrong <= 0.2
 
 
-def test_delta_p_minus_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect):
-    contrasts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
-    assert set(contrasts["control"]) == {"null"}
+@pytest.mark.parametrize("null", NULLS)
+def test_delta_p_minus_null_is_paired_by_question_and_shares_one_band_over_anchors_and_layers(effect, null):
+    contrasts = effect.contrasts().query("quantity == 'delta_p_minus_null' and control == @null")
     assert contrasts["anchor"].unique().tolist() == list(effect.anchors)
     table = effect.samples(all_columns=True).set_index(["anchor", "question_id", "layer", "control"])["effect"].unstack("control")
-    gaps = (table["none"] - table["null"]).unstack(["anchor", "layer"])
+    gaps = (table["none"] - table[null]).unstack(["anchor", "layer"])
     ordered = gaps.reindex(columns=pd.MultiIndex.from_product([effect.anchors, effect.layers]))
     wanted = bootstrap_mean(ordered.to_numpy(), ordered.index, n_resamples=1000, seed=0)
     same = {"value": wanted.value, "ci_low": wanted.low, "sim_low": wanted.sim_low, "sim_high": wanted.sim_high}
@@ -96,157 +93,189 @@ def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
 
 
 def statements(result):
-    """Anchor and status -> layers of the statements, as they agree with the contrasts."""
-    return {(one.anchor, one.status): set(one.layers) for one in check_statements(result).statements}
+    """Anchor, null and status -> layers of the statements, as they agree with the contrasts."""
+    return {(one.anchor, one.control, one.status): set(one.layers) for one in check_statements(result).statements}
 
 
 def shifted(result, *shifts, anchor="pre_answer"):
-    """Samples of an anchor whose delta_p is moved: (layer, control, points)."""
+    """Samples of an anchor whose delta_p is moved: (layers, controls, points)."""
     moved = result.samples(all_columns=True)
-    for layer, control, points in shifts:
-        moved.loc[moved.eval(f"anchor == '{anchor}' and layer == {layer} and control == '{control}'"), "effect"] += points
+    for layers, controls, points in shifts:
+        here = (moved["anchor"] == anchor) & moved["layer"].isin(layers) & moved["control"].isin(controls)
+        moved.loc[here, "effect"] += points
     return moved
 
 
-def test_findings_lead_with_the_headline_then_a_table_then_what_is_open(effect):
-    """What is not shown is open, and not called nothing."""
-    layers = named(effect)["exact_question"]
-    assert layers == set(range(min(layers), max(layers) + 1))
+def test_findings_are_the_layers_whose_band_excludes_0_and_the_words_follow(effect):
     facts = effect.contrasts().query("quantity == 'delta_p_minus_null'")
-    assert layers == set(facts[(facts["anchor"] == "exact_question") & (facts["sim_high"] < 0)]["layer"])
-    best = {anchor: own.loc[own["value"].abs().idxmax()] for anchor, own in facts.groupby("anchor")}
-    assert statements(effect) == {
-        ("exact_question", "stands"): layers,
-        ("pre_answer", "not detected"): {best["pre_answer"]["layer"]},
+    below = {
+        null: set(own[(own["anchor"] == "exact_question") & (own["sim_high"] < 0)]["layer"])
+        for null, own in facts.groupby("control")
     }
-    for one in effect.findings.statements:
-        assert (one.quantity, one.control, one.value, one.n) == ("delta_p_minus_null", "null", best[one.anchor]["value"], 60)
+    localised, content = below["same_role"], below["same_role"] & below["norm_matched"]
+    assert content and content <= set(range(10, 20))
+    largest = {
+        null: own.loc[own["value"].abs().idxmax(), "layer"] for null, own in facts.query("anchor == 'pre_answer'").groupby("control")
+    }
+    assert statements(effect) == {
+        ("exact_question", "same_role", "localised"): localised,
+        ("exact_question", "norm_matched", "content"): content,
+        ("pre_answer", "same_role", "not detected"): {largest["same_role"]},
+        ("pre_answer", "norm_matched", "not detected"): {largest["norm_matched"]},
+    }
     lines = effect.verdict.splitlines()
     assert lines[0] == effect.findings.headline
-    assert f"lowers P of the answer at exact_question (layers {min(layers)}-{max(layers)})." in lines[0]
-    assert [line.split()[0] for line in lines[1:4]] == ["anchor", *effect.anchors]
-    quiet = facts[facts["anchor"] == "pre_answer"]
-    assert f"pre_answer [{quiet['sim_low'].min():+.1f}, {quiet['sim_high'].max():+.1f}]" in lines[4]
+    assert lines[0].startswith("Localised at exact_question (")
+    assert ": P of the answer falls more than after a swap of other positions. Content at exact_question (" in lines[0]
+    assert lines[1].split() == ["anchor", "null", "curve", "minus", "null", "[joint", "95", "%]", "layer", "status", "layers"]
+    assert [line.split()[0] for line in lines[2:6]] == ["exact_question", "exact_question", "pre_answer", "pre_answer"]
+    quiet = facts.query("anchor == 'pre_answer' and control == 'same_role'")
+    assert f"between {quiet['sim_low'].min():+.1f} and {quiet['sim_high'].max():+.1f} at pre_answer remain compatible." in lines[6]
+
+
+def test_without_an_effect_nothing_is_claimed_and_compatible_effects_are_given():
     nothing = simulated("normal", 60, seed=1)
-    assert {status for _, status in statements(nothing)} == {"not detected"}
-    assert "beyond its null was detected at any anchor and layer" in nothing.verdict
-    assert "Effects in exact_question [-" in nothing.verdict
+    assert {status for _, _, status in statements(nothing)} == {"not detected"}
+    assert (
+        nothing.findings.headline
+        == "No effect of the swap on P of the answer beyond same_role was detected at any anchor and layer."
+    )
+    assert "Effects between -" in nothing.verdict
 
 
 def test_what_the_swap_raises_is_said(effect):
     other = changed(effect, effect.samples(all_columns=True).assign(effect=lambda frame: -frame["effect"]))
-    assert "the swap raises P of the answer at exact_question (layers " in other.findings.headline
-    both = changed(effect, shifted(effect, (25, "none", 25)))
-    assert statements(both)["pre_answer", "stands"] == {25}
-    assert "lowers P of the answer at exact_question" in both.findings.headline
-    assert both.findings.headline.endswith(") and raises it at pre_answer (layer 25).")
+    assert ": P of the answer rises more than after a swap of other positions." in other.findings.headline
+    both = changed(effect, shifted(effect, ([25], ["none"], 25)))
+    assert statements(both)["pre_answer", "same_role", "localised"] == {25}
+    assert "falls more than after a swap of other positions; at pre_answer (layer 25) it rises. Content at" in both.findings.headline
 
 
-def test_a_null_that_costs_more_than_the_swap_is_no_rise(effect):
-    """At layer 25 the null of pre_answer takes 25 points and the swap 2: less null is positive, and P has not risen."""
+@pytest.mark.parametrize(("swap", "null", "verb"), [(-1, 15, "raises"), (-2, -25, "lowers"), (1, -15, "lowers")])
+def test_a_null_that_moves_more_than_the_swap_is_no_effect_of_the_swap(effect, swap, null, verb):
     moved = effect.samples(all_columns=True)
     here = moved.eval("anchor == 'pre_answer' and layer == 25")
-    moved.loc[here, "effect"] = moved.loc[here, "effect"] / 10 - np.where(moved.loc[here, "control"] == "null", 25.0, 2.0)
-    result = changed(effect, moved)
-    assert statements(result)["pre_answer", "null_moves"] == {25}
-    assert "pre_answer" not in result.findings.headline
+    points = moved.loc[here, "control"].map({"none": swap, "same_role": null, "norm_matched": null})
+    moved.loc[here, "effect"] = moved.loc[here, "effect"] / 10 + points
     alone = changed(effect, moved[moved["anchor"] == "pre_answer"], anchors=("pre_answer",))
-    assert statements(alone) == {("pre_answer", "null_moves"): {25}}
-    assert "No effect of the swap" in alone.findings.headline
-    assert result.findings.notes[0] == alone.findings.notes[0]
-    assert "(the null) lower it more at pre_answer (layer 25)" in alone.findings.notes[0]
-
-
-def test_a_layer_is_named_for_the_swap_if_the_curve_is_at_least_half_of_the_difference(effect):
-    """At layers 25 and 26 the difference is about -25; the curve falls by 15 and the null rises by 10, or the other way round."""
-    shifts = (25, "none", -15), (25, "null", 10), (26, "none", -10), (26, "null", 15)
-    moved = effect.samples(all_columns=True)
-    quiet = moved.eval("anchor == 'pre_answer' and layer in [25, 26]")
-    moved.loc[quiet, "effect"] /= 100
-    found = statements(changed(effect, shifted(changed(effect, moved), *shifts)))
-    assert found["pre_answer", "stands"] == {25}
-    assert found["pre_answer", "null_moves"] == {26}
-
-
-def test_a_null_that_takes_most_of_p_is_said(effect):
-    """P before is 0.70, and the null takes 56 to 60 points of it at two layers."""
-    moved = shifted(effect, (25, "null", -56), (25, "none", -60), (26, "null", -60), (26, "none", -60))
-    result = changed(effect, moved)
-    text = next(note for note in result.findings.notes if note.startswith("The null itself takes up to "))
-    assert text.endswith(" % of P of the answer at pre_answer (layers 25-26).")
-    assert 75 <= int(text.split("up to ")[1].split(" ")[0]) <= 95
-    assert "null itself" not in effect.verdict
-
-
-def test_an_anchor_has_layers_of_both_kinds_and_each_is_named_once(effect):
-    """Layers at which the swap does more, and others at which its null does, up and down."""
-    shifts = (3, "none", -25), (4, "none", -25), (9, "null", -25), (20, "null", 25)
-    result = changed(effect, shifted(effect, *shifts))
-    own = [(one.status, one.layers) for one in check_statements(result).statements if one.anchor == "pre_answer"]
-    assert own == [("stands", (3, 4)), ("null_moves", (9,)), ("null_moves", (20,))]
-    assert "lower it more at pre_answer (layer 9) and raise it more at pre_answer (layer 20)" in result.findings.notes[0]
-    assert len(result.verdict.split()) <= 90
-    # Layers in many pieces are counted.
-    pieces = changed(effect, shifted(effect, *((layer, "none", -25) for layer in (2, 4, 9, 20, 22, 26))))
-    assert statements(pieces)["pre_answer", "stands"] == {2, 4, 9, 20, 22, 26}
-    assert "pre_answer (6 layers of 2-26)." in pieces.verdict
-
-
-def test_the_text_has_at_most_90_words(effect):
-    """With two anchors, and with seven of which each is off 0 in three separate runs of layers."""
-    assert len(effect.verdict.split()) <= 90
-    names = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last", "pre_answer")
-    one = effect.samples(all_columns=True).query("anchor == 'pre_answer'")
-    shift = one["layer"].isin([2, 3, 9, 10, 20]) & (one["control"] == "none")
-    frames = [one.assign(anchor=name, effect=one["effect"] - 25 * shift) for name in names]
-    many = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200)
-    assert {frozenset(layers) for layers in named(many).values()} == {frozenset({2, 3, 9, 10, 20})}
-    assert "at 7 of 7 anchors" in many.findings.headline
-    assert many.findings.columns[-2:] == ("beyond null", "null larger")
-    assert {row[-2] for row in many.findings.rows[:3]} == {"2-3, 9-10, 20"}
-    assert len(many.verdict.split()) <= 90
-    frames = [one.assign(effect=one["effect"] - 25 * ((one["layer"] == 25) & (one["control"] == "null"))) for one in frames]
-    both = changed(effect, pd.concat(frames, ignore_index=True), anchors=names, n_resamples=200).findings
-    assert "lower it more at 7 of 7 anchors" in both.notes[0]
-    assert both.columns[-2:] == ("beyond null", "null larger")
-    assert both.rows[0][-2:] == ("2-3, 9-10, 20", "25")
-    assert both.rows[-1][0] == "and 4 more: contrasts()"
-    assert len(str(both).split()) <= 90
-
-
-def test_layers_within_the_noise_floor_are_not_named(effect):
-    value = (
-        effect.contrasts().query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'").set_index("layer")["value"].abs()
+    assert statements(alone) == {("pre_answer", name, "null moves"): {25} for name in NULLS}
+    assert alone.findings.headline.startswith("No effect of the swap on P of the answer")
+    assert alone.findings.notes[0] == (
+        f"The null same_role itself {verb} P of the answer at pre_answer (layer 25) and accounts for most of its difference from "
+        "the swap: nothing is claimed there."
     )
+    assert "pre_answer" not in changed(effect, moved).findings.headline
+
+
+def test_a_layer_is_claimed_if_the_curve_is_at_least_half_of_the_difference(effect):
+    """At layers 25 and 26 the difference is about -25; the curve falls by 15 and the null rises by 10, or the other way round."""
+    moved = effect.samples(all_columns=True)
+    moved.loc[moved.eval("anchor == 'pre_answer' and layer in [25, 26]"), "effect"] /= 100
+    shifts = ([25], ["none"], -15), ([25], NULLS, 10), ([26], ["none"], -10), ([26], NULLS, 15)
+    found = statements(changed(effect, shifted(changed(effect, moved), *shifts)))
+    for null, status in (("same_role", "localised"), ("norm_matched", "content")):
+        assert found["pre_answer", null, status] == {25}
+        assert found["pre_answer", null, "null moves"] == {26}
+
+
+def test_a_disturbance_is_localised_but_no_content(effect):
+    """Curve and norm_matched fall alike at layers 3-5, but not same_role; at layer 8 same_role falls, but not norm_matched."""
+    shifts = (range(3, 6), ["none", "norm_matched"], -60), ([8], ["none", "same_role"], -60)
+    found = changed(effect, shifted(effect, *shifts))
+    told = statements(found)
+    assert told["pre_answer", "same_role", "localised"] == {3, 4, 5}
+    # Beyond a random change, but a swap of other positions has the same effect: not the content of this anchor.
+    assert told["pre_answer", "norm_matched", "description"] == {8}
+    takes = [note for note in found.findings.notes if " itself takes " in note]
+    assert [note.split(" itself")[0] for note in takes] == ["The null same_role", "The null norm_matched"]
+    assert takes[1].endswith(" % of P of the answer at pre_answer (layers 3-5).")
+    shares = [int(word) for word in takes[1].split(" % ")[0].split() if word.isdecimal()]
+    assert 75 <= min(shares) <= max(shares) <= 95
+    assert any(
+        note.startswith("At other localised layers no content was detected; effects between -") for note in found.findings.notes
+    )
+    assert "itself takes" not in effect.verdict
+
+
+def test_other_nulls_have_their_own_words(effect):
+    """With norm_matched alone (donors that are no rows) content needs no same_role; displaced alone has the status stands."""
+    samples = effect.samples(all_columns=True)
+    one = changed(effect, samples[samples["control"] != "same_role"])
+    assert one.findings.headline.startswith("Content at exact_question (")
+    assert {status for _, _, status in statements(one)} == {"content", "not detected"}
+    displaced = samples[samples["control"] != "norm_matched"].replace({"control": {"same_role": "null"}})
+    two = changed(effect, displaced)
+    assert two.findings.headline.startswith("Beyond displaced at exact_question (")
+    assert {(null, status) for _, null, status in statements(two)} == {("null", "stands"), ("null", "not detected")}
+    assert [row[1] for row in two.findings.rows] == ["displaced", "displaced"]
+
+
+def test_layers_in_many_pieces_and_many_anchors_are_counted(effect):
+    pieces = [2, 4, 9, 20, 22, 26]
+    found = changed(effect, shifted(effect, (pieces, ["none"], -25)))
+    assert statements(found)["pre_answer", "same_role", "localised"] == set(pieces)
+    assert "pre_answer (6 layers of 2-26)" in found.findings.headline
+    names = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last", "pre_answer")
+    one = found.samples(all_columns=True).query("anchor == 'pre_answer'")
+    many = changed(found, pd.concat([one.assign(anchor=name) for name in names]), anchors=names, n_resamples=200).findings
+    assert many.headline.startswith("Localised at 7 of 7 anchors: P of the answer falls")
+    assert many.rows[-1][0] == "and 6 more: contrasts()"
+    assert {row[-1] for row in many.rows[:-1]} == {"6 of 2-26"}
+    assert max(len(str(findings).split()) for findings in (many, found.findings, effect.findings)) <= 150
+
+
+def test_layers_within_the_noise_floor_are_not_claimed(effect):
+    value = effect.contrasts().query("control == 'same_role' and anchor == 'exact_question'").set_index("layer")["value"].abs()
     first, second = sorted(value[list(range(10, 20))])[-2:]
     loud = changed(effect, noise=(first + second) / 2)
-    assert named(loud)["exact_question"] == {int(value.idxmax())}
+    assert statements(loud)["exact_question", "same_role", "localised"] == {int(value.idxmax())}
 
 
-def test_layers_by_construction_are_not_named_and_take_no_part_in_the_band(effect):
+def test_layers_fixed_by_construction_or_without_an_acting_null_are_not_claimed_and_take_no_part_in_the_band(effect):
     marked = effect.samples(all_columns=True)
-    marked["by_construction"] = marked.eval("layer in [10, 11, 12, 13] and control == 'none' and anchor == 'exact_question'")
+    curve = marked.eval("layer in [10, 11] and control == 'none' and anchor == 'exact_question'")
+    marked["by_construction"] = curve | marked.eval("layer in [12, 13] and control == 'same_role' and anchor == 'exact_question'")
     result = changed(effect, marked)
-    assert not named(result)["exact_question"] & {10, 11, 12, 13}
-    found = result.contrasts().query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'").set_index("layer")
-    assert found.loc[10:13, ["sim_low", "sim_high"]].isna().all(axis=None)
-    assert found.loc[10:13, ["value", "ci_low", "ci_high"]].notna().all(axis=None)
+    told = statements(result)
+    for (_, null, status), layers in told.items():
+        assert not layers & {10, 11, 12, 13} or status == "not detected", null
+    assert told["exact_question", "same_role", "localised"]
+    found = result.contrasts().query("quantity == 'delta_p_minus_null' and anchor == 'exact_question'")
+    for null, fixed in (("same_role", slice(10, 13)), ("norm_matched", slice(10, 11))):
+        own = found[found["control"] == null].set_index("layer")
+        assert own.loc[fixed, ["sim_low", "sim_high"]].isna().all(axis=None)
+        assert own.loc[fixed, ["value", "ci_low", "ci_high"]].notna().all(axis=None)
+        assert own.drop(index=range(fixed.start, fixed.stop + 1))["sim_low"].notna().all()
+    assert (
+        "Not tested: exact_question (layers 10-11): fixed by construction; exact_question (layers 12-13): same_role cannot act."
+        in (result.findings.notes)
+    )
     differences = result.contrasts().query("quantity == 'anchor_difference'").set_index("layer")
-    assert differences.loc[10:13, "sim_low"].isna().all()
-    assert differences.loc[14:, "sim_low"].notna().all()
+    assert differences.loc[10:11, "sim_low"].isna().all()
+    assert differences.loc[12:, "sim_low"].notna().all()
 
 
-def test_below_ten_questions_or_without_a_null_nothing_is_claimed(effect):
+@pytest.mark.parametrize("n", [9, 14])
+def test_with_few_questions_no_layers_are_named(effect, n):
+    """Below 20 a claim names the anchor only; below 10 nothing is claimed."""
     few = effect.samples(all_columns=True)
-    few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:9])]
+    few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:n])]
     few.loc[(few["control"] == "none") & (few["anchor"] == "exact_question"), "effect"] -= 90
-    for result, phrase in (
-        (changed(effect, few), "in 9 questions, but 10 are needed"),
-        (changed(effect, n_null_donors=0), "no null was measured"),
-    ):
-        assert result.findings.statements == ()
-        assert result.verdict.startswith("Nothing is claimed")
-        assert phrase in result.verdict
+    result = changed(effect, few)
+    told = statements(result)
+    if n == 9:
+        assert told == {(anchor, null, "too few questions"): set() for anchor in effect.anchors for null in NULLS}
+        assert result.verdict == "Nothing is claimed: swap and null can be compared in 9 questions, but 10 are needed."
+        return
+    assert told["exact_question", "same_role", "localised"] == told["exact_question", "norm_matched", "content"] == set()
+    assert result.findings.headline.startswith("Localised at exact_question: P of the answer falls")
+    assert result.findings.notes[0] == "With 14 questions no layers are named; 20 are needed."
+
+
+def test_without_a_null_nothing_is_claimed(effect):
+    result = changed(effect, effect.samples(all_columns=True).query("control == 'none'"), n_null_donors=0)
+    assert result.findings.statements == ()
+    assert result.verdict.startswith("Nothing is claimed: no null was measured")
 
 
 def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
@@ -267,7 +296,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
     silent, heard = read(0.0), read(0.6)
     assert silent.findings.statements == ()
     assert "no signal of the probe was detected, AUC 0." in silent.verdict
-    assert "lowers confidence in the clean prediction at exact_question (layers " in heard.findings.headline
+    assert ": confidence in the clean prediction falls more than after a swap of other positions." in heard.findings.headline
     assert heard.findings.warnings == ()
     leaking = changed(heard, examples=examples)
     leaking.record["probe"]["answer_text_auc"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
@@ -277,14 +306,15 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
 
 
 def test_a_null_with_fewer_slots_is_named_weaker(effect):
-    rest = (effect.samples(all_columns=True)["anchor"] == "exact_question").astype(int)
+    rest = effect.samples(all_columns=True).eval("anchor == 'exact_question' and control != 'norm_matched'").astype(int)
     weak = changed(effect, effect.samples(all_columns=True).assign(n_null_patched=(3 - rest).astype("Int64")))
     title, table = ANALYSIS.table([weak])
     assert title == "Largest |ΔP| of each curve (percentage points)"
     assert "95 % band over all layers" in table.columns
-    null = dict(zip(table["anchor"], table["null"], strict=True))
-    assert null["exact_question"].endswith(" (weaker: 100 % of rows have fewer slots)")
-    assert "weaker" not in null["pre_answer"]
+    assert not {"null", "displaced"} & set(table.columns)
+    cells = {(anchor, null): table.set_index("anchor").loc[anchor, null] for anchor in effect.anchors for null in NULLS}
+    assert cells["exact_question", "same_role"].endswith(" (weaker)")
+    assert sum("weaker" in cell for cell in cells.values()) == 1
 
 
 def test_simulated_noise_has_the_correlation_it_says():
@@ -308,6 +338,6 @@ def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_mode
 def test_where_every_layer_holds_by_construction_words_and_table_say_so(tiny_model):
     options = {"layers": [0], "anchors": ("pre_answer",), "progress": False, "align": "last"}
     result = al.swap_sweep(tiny_model("llama"), capitals(12), **options)
-    assert "every measured layer holds by construction" in result.verdict
+    assert result.verdict.startswith("Nothing is claimed: at every measured layer the swap is fixed by construction")
     assert result.protocol.table([result])[1].empty
     assert repr(result)

@@ -102,19 +102,36 @@ def test_every_null_has_contrasts_and_a_line_of_its_own(tiny_model):
         gap = (samples["none"] - samples[control]).groupby(["anchor", "layer"]).mean()
         own = less[less["control"] == control].set_index(["anchor", "layer"])["value"]
         np.testing.assert_allclose(own.astype(float), gap.loc[own.index], atol=1e-9)
-    alone = al.swap_sweep(tiny_model("llama"), equal_lengths(), n_donors=1, **QUIET).contrasts().query("control == 'null'")
+    one = al.swap_sweep(tiny_model("llama"), equal_lengths(), null="displaced", n_donors=1, **QUIET)
+    alone = one.contrasts().query("control == 'null'")
     np.testing.assert_allclose(alone["sim_low"].astype(float), less[less["control"] == "null"]["sim_low"].astype(float), atol=1e-3)
     lines = [str(trace.name).rpartition(", ")[2] for trace in al.plot_curves(made).data]
     assert all(lines.count(control) >= len(made.anchors) for control in NULL_CONTROLS.values())
-    assert ", null displaced, same_role, norm_matched, seed 0" in " ".join(repr(made).split())
+    assert ", null same_role, norm_matched, displaced, seed 0" in " ".join(repr(made).split())
     assert made.record["config"]["null"] == [*ALL]
 
 
-def test_of_another_null_alone_nothing_is_claimed(tiny_model):
-    made = al.swap_sweep(tiny_model("llama"), equal_lengths(), null="same_role", **QUIET)
-    assert str(made.verdict).startswith("Nothing is claimed: the null 'displaced' was not measured")
-    assert set(made.contrasts()["control"].dropna()) == {"none", "same_role"}
-    assert len(al.plot_curves(made).data)
+def test_the_default_nulls_are_same_role_and_norm_matched_if_donors_are_rows(tiny_model):
+    for donors, nulls in (("same_relation", ["same_role", "norm_matched"]), ("zero", ["norm_matched"])):
+        made = al.swap_sweep(tiny_model("llama"), equal_lengths(), donors=donors, **QUIET)
+        assert made.record["config"]["null"] == nulls
+        assert set(made.samples()["control"]) == {"none", *nulls}
+        assert set(made.summary(all_columns=True)[[*NULL_CONTROLS.values()]].dropna(axis=1).columns) == set(nulls)
+        again = al.Swap.from_config(made.record["config"])
+        assert again.null_controls == tuple(nulls)
+        assert again.null == al.Swap(donors=donors).null
+
+
+def test_after_the_last_attention_only_a_change_at_the_readouts_position_acts(tiny_model):
+    """Other cells of the last layer's resid_post are 0 by construction; pre_answer against same_role would claim them."""
+    options = QUIET | {"site": "resid_post", "layers": (1, 2), "align": "last", "n_donors": 1}
+    own = al.swap_sweep(tiny_model("llama"), capitals(4), null=ALL, **options).samples()
+    marked = own.groupby(["layer", "anchor", "control"])["by_construction"].agg(set)
+    acting = {("pre_answer", "none"), ("pre_answer", "norm_matched")}
+    assert {place for place, is_fixed in marked[2].items() if is_fixed == {False}} == acting
+    assert set.union(*marked[1]) == {False}
+    fixed, free = (own[(own["layer"] == 2) & (own["by_construction"] == is_fixed)]["effect"].abs() for is_fixed in (True, False))
+    assert fixed.max() < 1e-4 < free.max()
 
 
 def test_a_null_without_position_is_marked(tiny_model):

@@ -13,8 +13,8 @@ QUIET = {"progress": False, "align": "last"}
 
 
 def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_model):
-    options = {"anchors": ("exact_question", "question_rest"), "layers": (0, 1), "n_donors": 2, "seed": 1, **QUIET}
-    made = al.swap_sweep(tiny_model("llama"), capitals(5), **options)
+    options = {"anchors": ("exact_question", "question_rest"), "layers": (0, 1), "n_donors": 2, "seed": 1, "null": "displaced"}
+    made = al.swap_sweep(tiny_model("llama"), capitals(5), **options, **QUIET)
     examples = made.examples().set_index(["role", "example_id"])["positions"].map(json.loads)
     known = 0
     for row in made.samples().itertuples():
@@ -32,9 +32,9 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
     assert short["exact_question"] == {0.0}
     # The question's own words outside E_Q are many, what is left of the prompt is short.
     assert short["question_rest"] == {1.0}
-    assert "null weaker (fewer slots than the anchor): question_rest 100 % of rows" in repr(made)
-    (null,) = {text for text in made.protocol.table([made])[1]["null"] if "weaker" in text}
-    assert null.endswith("(weaker: 100 % of rows have fewer slots)")
+    assert "null weaker (fewer slots than the anchor): question_rest displaced 100 % of rows" in repr(made)
+    (null,) = {text for text in made.protocol.table([made])[1]["displaced"] if "weaker" in text}
+    assert null.endswith(" (weaker)")
 
 
 def test_the_null_costs_what_the_anchor_costs(tiny_model):
@@ -43,7 +43,7 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
     for region, n in (("question", 0), ("question", 1), ("prompt", 1)):
         al.swap_sweep(
             tiny_model("llama"), capitals(4), anchors=("exact_question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n,
-            null_region=region,
+            null_region=region, **({"null": "displaced"} if n else {}),
             on_plan=lambda plan, key=(region, n): cost.update({key: plan.flops}), **QUIET,
         )  # fmt: skip
     alone, own, prompt = cost["question", 0], cost["question", 1], cost["prompt", 1]
@@ -52,7 +52,7 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
 
 
 def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
-    options = {"prompt": "fewshot(2)", "layers": (0,), "n_donors": 2, "n_null_donors": 2, **QUIET}
+    options = {"prompt": "fewshot(2)", "layers": (0,), "n_donors": 2, "n_null_donors": 2, "null": "displaced", **QUIET}
     made = al.swap_sweep(tiny_model("llama"), capitals(4), **options)
     base = made.examples().query("role == 'base'")
     shared = min(
@@ -65,7 +65,7 @@ def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
     assert min(nulls) >= min(min(row["question_rest"]) for row in places)
     assert max(nulls) > shared
     assert made.record["config"]["null_region"] == "question"
-    assert "null question" in repr(made)
+    assert "null displaced," in repr(made)
 
 
 def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model):
@@ -74,11 +74,11 @@ def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model
     made = al.swap_sweep(tiny_model("llama"), data, anchors=("pre_answer",), n_donors=4, **QUIET)
     examples = made.examples().set_index(["role", "example_id"])
     site = {key: (list(row["token_ids"]), json.loads(row["positions"])["pre_answer"][0]) for key, row in examples.iterrows()}
-    for row in made.samples().itertuples():
+    for row in made.samples().query("control == 'none'").itertuples():
         (base, at), (donor, there) = site["base", row.example_id], site["donor", row.donor_id]
         assert row.pre_answer_token_differs == (base[at] != donor[there])
         # Layer 0 holds nothing but the token: with the same one nothing is changed, and that says nothing.
-        assert row.by_construction == (row.layer == 0 and row.control == "none" and not row.pre_answer_token_differs)
+        assert row.by_construction == (row.layer == 0 and not row.pre_answer_token_differs)
     rows = made.samples().groupby("example_id")["pre_answer_token_differs"].any().sum()
     assert made.record["counts"]["pre_answer_token_differs"] == rows
 
@@ -110,7 +110,7 @@ def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_
 
 def test_a_window_that_goes_beyond_layer_0_is_not_by_construction(tiny_model):
     """The template's last token is the same in base and donor, so its embedding is too: a swap of it changes nothing."""
-    options = {"anchors": ("pre_answer", "pre_answer_all"), "layers": (0, 1), **QUIET}
+    options = {"anchors": ("pre_answer", "pre_answer_all"), "layers": (0, 1), "null": "displaced", **QUIET}
     ways = {"window": 1}, {"window": 2}, {"engine": "reference"}
     one, two, oracle = (al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways)
     marked = [
