@@ -96,7 +96,7 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(plot_curves(tables["curves"], contrast_tables=contrasts), folder / "figure.html")
+            save_html(plot_curves(sweeps), folder / "figure.html")
         except InputError as why:  # the tables are saved even if the curves cannot share a figure
             warn(f"No figure.html in {target}: {why}")
 
