@@ -146,7 +146,7 @@ def fit_layout(
     layout: Mapping[str, Any], traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None
 ) -> dict[str, Any]:
     """Return a layout fitted to a width in pixels (None: that of the page)."""
-    parts = fit_width(traces, plan, width)
+    parts = {name: part for name, part in fit_width(traces, plan, width).items() if name in layout or "axis" not in name}
     made = {**layout, **{name: {**layout.get(name, {}), **part} if isinstance(part, dict) else part for name, part in parts.items()}}
     grid = _grid(plan, width)
     made["annotations"] = [{**note, "visible": shown} for note, shown in zip(layout["annotations"], grid["shown"], strict=True)]

@@ -317,7 +317,8 @@ def gather_contrasts(
     found = [frame for label, one in given if len(frame := _checked_contrasts(one, curves, label))]
     table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing
     there = [name for name in CONTRASTS if name in set(table["quantity"])]
-    if not isinstance(contrasts, bool) and contrasts not in (there := [*there, *table["control"].unique()]):
+    there += [name for name in NULL_CONTROLS.values() if name in set(table["control"])]
+    if not isinstance(contrasts, bool) and contrasts not in there:
         known = did_you_mean(contrasts, there) if there else "They are curves without contrasts."
         raise InputError(f"contrasts={contrasts!r}: not in these results. {known}", argument="contrasts")
     if table.empty:

@@ -1,7 +1,7 @@
 """Save sweeps as a run directory: tables, probes, figure and record; load their probes."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -37,8 +37,7 @@ class SavableResult(Protocol):
     def samples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
     def examples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
     def contrasts(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
-    @property
-    def curves(self) -> Callable[..., pd.DataFrame]: ...
+    def curves(self, *, controls: bool = ..., all_columns: bool = ...) -> pd.DataFrame: ...
 
 
 def save_run(
