@@ -56,9 +56,10 @@ class Contrasts:
         named = self._rows.loc[(self._rows["quantity"] == first) | (self._rows["control"] == first), "view"]
         self._shown = self._choose(next(iter(named), ""))
         self.switch = next((panel for panel in self.panels if len(self._views[self._keys[panel][-1]]) > 1), None)
-        self._entries, self._places = contrast_entries(entries), legend_places(entries)
+        self._entries, self._listed = contrast_entries(entries), {entry.group for entry in entries.values()}
         by_order = sorted(entries.items(), key=lambda item: item[1].order, reverse=True)
         self._hues = {(*key[:3], *key[4:]): entry.colour for key, entry in by_order}  # colour of the first curve
+        self._places = legend_places(self._entries)
         self._lines = sorted(self._all_lines(), key=lambda line: (line.depth, line.place))
 
     def traces(self) -> list[Trace]:
@@ -158,8 +159,7 @@ class Contrasts:
             panel, entry = (model, part, protocol), self._entries[(dataset, protocol, anchor, *settings)]
             axis = self._sheet.axis(self._keys.index(panel), lower=True)
             fixed = {"type": "scatter", "xaxis": f"x{axis}", "yaxis": f"y{axis}", "showlegend": False}
-            fixed |= {} if entry.group in self._places else in_second_legend(entry.group)
-            place = self._places.get(entry.group, entry.order[0])
+            fixed |= {} if entry.group in self._listed else in_second_legend(entry.group)
             looks = {
                 _BAND: band_of(entry, crowded=panel in crowded), _LINE: {}, _MEASURED: {},
                 _CLAIMED: {"mode": "markers", "marker": {"symbol": entry.symbol, "size": 8, "color": entry.colour}},
@@ -176,7 +176,8 @@ class Contrasts:
                 data[_CLAIMED][str(view)] = points.xy(claimed) | {"text": [points.text[k] for k in claimed]}
             for depth, look in looks.items():
                 if any(trace["x"] for trace in data[depth].values()):
-                    yield _Line(depth, place, protocol, {"hoverinfo": "text", "name": entry.label} | look | fixed, data[depth])
+                    trace = {"hoverinfo": "text", "name": entry.label, "legendgroup": entry.group} | look | fixed
+                    yield _Line(depth, self._places[entry.group], protocol, trace, data[depth])
 
     def _points(self, rows: pd.DataFrame, entry: Entry, panel: tuple[str, str, str]) -> Points:
         fixed = {name: str(rows[name].iloc[0]) for name in ("quantity", "anchor", "control")}

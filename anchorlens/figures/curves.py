@@ -20,7 +20,7 @@ from anchorlens.figures.hover import metric_labels, point_head, point_texts
 from anchorlens.figures.labels import CURVE, Entries, Key, Titles, legend_entries, legend_places, panel_titles
 from anchorlens.figures.layout import Sheet, arrange, check_width, fit_layout, page_plan, page_style, panel_layout, plan_sheet
 from anchorlens.figures.palette import dataset_styles, in_theme
-from anchorlens.figures.table import CURVE_KEYS, ContrastTables, CurveResults, by_dataset, gather, gather_contrasts
+from anchorlens.figures.table import CURVE_KEYS, ContrastTables, CurveResults, by_dataset, gather, gather_contrasts, without_unsplit
 from anchorlens.figures.traces import Points, Trace
 
 STYLES = ("plain", "paper")
@@ -93,7 +93,7 @@ def plot_curves(
     if facet not in (None, "dataset"):
         raise InputError(f"facet={facet!r}: unknown value. Use None, or 'dataset' for a panel per data set.", argument="facet")
     check_width(width)
-    table = gather(results, controls, metric, anchors)
+    table = without_unsplit(gather(results, controls, metric, anchors))
     if metric == LOGIT_DIFF and contrasts is True:  # the contrasts are of ΔP
         contrasts = False
     claims = gather_contrasts(results, contrast_tables, table, contrasts, controls)

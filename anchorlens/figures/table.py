@@ -91,12 +91,18 @@ def gather(
     table = table[table["metric"] == metric]
     if anchors is not None:
         table = table[_named_in(table["anchor"], anchors, "anchors")]
-    table = _without_unsplit(table[_is_kept_control(table, controls)]).reset_index(drop=True)
+    table = table[_is_kept_control(table, controls)].reset_index(drop=True)
     _refuse_mixtures(table)
     _refuse_repeats(table)
     _refuse_orphans(table)
     frac_null_incomplete = table.groupby([*CURVE, "layer"], sort=False)["frac_null_incomplete"].transform("max")
     return table.assign(frac_null_incomplete=frac_null_incomplete.where(table["control"].isin(list(NULL_CONTROLS.values()))))
+
+
+def without_unsplit(table: pd.DataFrame) -> pd.DataFrame:
+    """Drop the unsplit curves (pathway ``All``) of results whose pathways are drawn; contrasts are over all rows too."""
+    keys = pd.MultiIndex.from_frame(table[OWNER])
+    return table[(table["pathway"] != "All") | ~keys.isin(keys[table["pathway"].isin(PATHWAYS)])].reset_index(drop=True)
 
 
 def labelled(results: object) -> Mapping[str, object]:
@@ -207,12 +213,6 @@ def _is_kept_control(table: pd.DataFrame, controls: bool | Sequence[str]) -> pd.
         leading = by_protocol.transform(lambda own: leading_control(list(own.dropna().unique())))
         return names.isna() | (controls & (names == leading))
     return names.isna() | _named_in(names, controls, "controls")
-
-
-def _without_unsplit(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop the unsplit curves (pathway ``All``) of results whose pathways are drawn; their contrasts are over all rows too."""
-    keys = pd.MultiIndex.from_frame(table[OWNER])
-    return table[(table["pathway"] != "All") | ~keys.isin(keys[table["pathway"].isin(PATHWAYS)])]
 
 
 def _refuse_mixtures(table: pd.DataFrame) -> None:
