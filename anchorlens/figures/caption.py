@@ -47,7 +47,9 @@ def caption(table: pd.DataFrame, contrast_tables: pd.DataFrame, band: str) -> st
     notes = {
         "×: no signal of the probe (the interval of its AUC reaches 0.5)": (curves["no_signal"] & curves["effect"].notna()).any(),
         "Asterisk: value fixed by construction": curves["by_construction"].any(),
-        "+: measured layer; the line bridges the others": any(own["layer"].sort_values().diff().max() > 1 for _, own in curves.groupby(CURVE)),
+        "+: measured layer; the line bridges the others": any(
+            own["layer"].sort_values().diff().max() > 1 for _, own in curves.groupby(CURVE)
+        ),
         f"Grey line at 0: rounding (±{floor:.1g})": floor > 0,
         f"Some points have fewer than {FEW} questions: interpret with care": (curves["n"] < FEW).any(),
         "In most rows a null has fewer positions than its anchor": (table["frac_null_incomplete"] > WEAK).any(),
@@ -117,7 +119,9 @@ def _describe_contrasts(contrast_tables: pd.DataFrame) -> list[str]:
         return [*parts, "The results are tables without findings, so nothing is marked as a claim"]
     claims = {
         "Filled marks: layers of the findings' claims about the quantity": contrast_tables["claimed"].any(),
-        "Shaded: layers at which all contrasts stand": contrast_tables["shaded"].any(),
+        "Shaded (of several data sets: strips in the colours of Q-Anchored): layers at which all contrasts stand": contrast_tables[
+            "shaded"
+        ].any(),
     }
     found = [text for text, holds in claims.items() if holds]
     return [*parts, *(found or ["The findings claim no layer, so nothing is marked"])]

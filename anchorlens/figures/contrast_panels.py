@@ -92,14 +92,14 @@ class Contrasts:
             follows = {"matches": leaders[protocol]} if protocol in leaders else {}
             leaders.setdefault(protocol, f"y{axis}")  # all panels of a protocol share a scale
             layout[f"yaxis{axis}"] = {"range": scales[protocol], **follows, **ZERO, **FRAME}
-            layout["annotations"].append(heading(axis, self._heading(protocol, self._shown), 0, "left") | {"yshift": 6})
+            layout["annotations"].append(heading(axis, self._heading(protocol, self._shown), 0, "left") | {"yshift": 2})
             layout["shapes"] += self._shades(panel)
         if switch and self.switch is not None:
             traces = list(range(start, start + len(self._lines)))
             choices = list(dict.fromkeys(view for views in self._views.values() if len(views) > 1 for view in views))
             first = self._shown[self._keys[self.switch][-1]]
             layout["updatemenus"] = [{
-                "type": "dropdown", "showactive": True, "xanchor": "right", "yanchor": "bottom", "pad": {"b": 5},
+                "type": "dropdown", "showactive": True, "xanchor": "right", "yanchor": "bottom", "pad": {"b": 24},
                 "font": {"size": 12}, "bgcolor": "white", "bordercolor": "#bbbbbb", "active": choices.index(first),
                 "buttons": [self._button(view, traces, first_heading) for view in choices],
             }]  # fmt: skip

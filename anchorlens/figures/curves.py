@@ -124,8 +124,9 @@ def _control_keys(table: pd.DataFrame) -> list[Trace]:
 
 
 def _dots(table: pd.DataFrame) -> dict[str, str]:
-    names = [name for name in table["control"].unique() if name != "none"]
-    return {name: _DOTS[min(rank, len(_DOTS) - 1)] for rank, name in enumerate(names)}
+    """Return the dash of each control, by its rank among those of its protocol."""
+    controls = table[table["control"] != "none"].groupby("protocol", sort=False)["control"].unique()
+    return {name: _DOTS[min(rank, len(_DOTS) - 1)] for names in controls for rank, name in enumerate(names)}
 
 
 def _traces(table: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, band: str) -> list[Trace]:

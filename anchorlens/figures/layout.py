@@ -1,6 +1,7 @@
 """Layout of the figure: panels beside or below each other, heading, axes, legends and sizes."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
@@ -16,10 +17,11 @@ from anchorlens.figures.labels import PANEL, Key, Titles
 INK = "#222222"
 FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": "#e6e6e6"}
 ZERO: dict[str, Any] = {"zeroline": True, "zerolinecolor": "#888888", "zerolinewidth": 1.5}
+_TITLE: dict[str, Any] = {"standoff": 4, "font": {"size": 14}}
 _NOISE = "rgba(110, 110, 110, 0.28)"
 _FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 # Heights in pixels: a panel alone, one of several, one of contrasts; gaps below panels without and with contrasts.
-_HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 92
+_HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 112
 _MARGINS = 58, 20  # left and right
 _LEAST_WIDTH = 320
 # Panels of a figure narrower than ``stack`` pixels stand below each other; a figure without a width is arranged for ``stack``.
@@ -29,7 +31,8 @@ _PIXELS = {"stack": 900, "top": 40, "line": 19, "below": 58, "row": 19, "pad": 6
 _COLUMNS = (4, 2, 1)  # of the legend; even, so that question and answer stand side by side
 # Width in pixels of a letter of the heading and of the legend, in DejaVu Sans, the widest fallback font.
 _LETTER, _LEGEND_LETTER = 6.4, 6.84
-_FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
+_TITLE_LETTER = 0.68  # width of a bold letter, as a share of its size
+_FIRST_LINE, _TITLE_SIZES = '<span style="font-size:17px"><b>{}</b></span>', (17, 11)
 _NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'
 # The last one uploads the figure.
 _UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud"]
@@ -99,8 +102,8 @@ def arrange(sheet: Sheet, y_titles: tuple[str, str], lower: Sequence[int], switc
         for below in (False, True):
             if (axis := axes.get(f"yaxis{sheet.axis(panel, lower=below)}")) is not None:
                 titled = sheet.begins_row(panel, narrow=narrow) or (below and sheet.mixed)
-                axis |= {"showticklabels": titled, "title": {"text": y_titles[below] if titled else "", "standoff": 4}}
-    shown = [True] * sheet.panels + [sheet.begins_row(panel, narrow=narrow) for panel in lower]
+                axis |= {"showticklabels": titled, "title": {"text": y_titles[below] if titled else "", **_TITLE}}
+    shown = [True] * sheet.panels + [sheet.mixed or sheet.begins_row(panel, narrow=narrow) for panel in lower]
     place: dict[str, float] = {}
     if switch is not None:
         row_end = switch if narrow or sheet.mixed else min(sheet.panels, (switch // sheet.columns + 1) * sheet.columns) - 1
@@ -131,7 +134,10 @@ def fit_width(traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], widt
     parts = list(plan["parts"])
     while len(parts) > 1 and _LETTER * len(unescape(" · ".join(parts))) > room:
         parts.pop()
-    heading = [line for line in (plan["first"], " · ".join(parts).join(plan["next"]) if parts else "") if line]
+    largest, smallest = _TITLE_SIZES
+    size = min(largest, max(smallest, int(room / _TITLE_LETTER / max(1, len(re.sub("<[^>]*>", "", plan["first"]))))))
+    first = plan["first"].replace(f"font-size:{largest}px", f"font-size:{size}px")
+    heading = [line for line in (first, " · ".join(parts).join(plan["next"]) if parts else "") if line]
     top, bottom = plan["top"] + plan["line"] * len(heading), plan["below"] + sum(heights.values())
     height = top + grid["inner"] + bottom
     feet = {key: (heights.get("legend2", 0) if key == "legend" else 0) / height for key in heights}
@@ -209,7 +215,7 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, band: str
         axis, rows = sheet.axis(panel), by_panel[key]
         first, last, floor = int(rows["layer"].min()), int(rows["layer"].max()), float(rows["noise_floor"].max())
         layout[f"xaxis{axis}"] = {
-            "title": {"text": "Layer", "standoff": 6}, "range": [first - 0.5, last + 0.5], "tick0": 0,
+            "title": {"text": "Layer", **_TITLE}, "range": [first - 0.5, last + 0.5], "tick0": 0,
             "dtick": _step(last - first, 9 if sheet.columns < 3 else 6), "tickformat": "d", "zeroline": False, **FRAME,
         }  # fmt: skip
         # All panels share the zoom; the first cannot match itself.

@@ -95,7 +95,8 @@
     const columns = plan.columns.find((number) => widest <= room / number) || 1;
     const rows = (own) => (own.length ? plan.row * Math.ceil(own.length / columns) + plan.pad : 0);
     while (parts.length > 1 && widthOf(parts.join(" · "), 12) > room) parts.pop();
-    const heading = [plan.first, parts.length ? plan.next.join(parts.join(" · ")) : ""].filter(Boolean);
+    const size = Math.max(11, Math.min(17, Math.floor((17 * room) / (1.1 * widthOf(plan.first.replace(/<[^>]*>/g, ""), 17)))));
+    const heading = [plan.first.replace("font-size:17px", `font-size:${size}px`), parts.length ? plan.next.join(parts.join(" · ")) : ""].filter(Boolean);
     const top = plan.top + plan.line * heading.length, bottom = plan.below + rows(names.legend2) + rows(names.legend);
     const height = top + grid.inner + bottom;
     Object.assign(layout.legend, { y: rows(names.legend2) / height, entrywidth: 1 / columns });

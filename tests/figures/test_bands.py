@@ -63,7 +63,9 @@ def test_there_is_no_interval_below_ten_questions(n):
     figure = plot_curves(knockout_frame({"m": 3}, ("popqa",)).assign(n=n), contrast_tables=contrast_tables)
     assert bool(bands(figure)) == (n == 10)
     texts = [trace.text[0] for trace in figure.data if trace.text]
-    assert {"no interval" in text for text in texts} == {"fewer than 10 questions: no interval" in text for text in texts} == {n == 9}
+    assert (
+        {"no interval" in text for text in texts} == {"fewer than 10 questions: no interval" in text for text in texts} == {n == 9}
+    )
 
 
 def test_the_range_is_that_of_the_curves_and_their_bands_and_not_of_controls():

@@ -58,7 +58,9 @@ def test_one_control_is_drawn_by_default_and_any_by_name(present, drawn_first):
 def test_other_controls_of_a_knockout_are_drawn_only_where_they_are_named(control):
     frame = knockout_frame({"m": 4}, ("popqa",), placebos=("random_tokens", control))
     assert control not in plot_curves(frame).to_json()
-    assert {trace.name for trace in dotted(plot_curves(frame, controls=[control]))} == {f"{p}-Anchored (PopQA), {control}" for p in "QA"}
+    assert {trace.name for trace in dotted(plot_curves(frame, controls=[control]))} == {
+        f"{p}-Anchored (PopQA), {control}" for p in "QA"
+    }
 
 
 def test_the_unsplit_curve_is_drawn_where_there_are_no_pathways():
