@@ -106,9 +106,9 @@ def _describe_band(curves: pd.DataFrame, band: str) -> str:
 
 def _describe_controls(table: pd.DataFrame) -> str:
     named = [control_labels(name) for name in _values(table, "control") if name != "none"]
-    texts = [f"{one.name}{one.explanation and f' ({one.explanation})'}" for one in named]
-    split = " split into pathways in the same way" if table["pathway"].isin(PATHWAYS).any() else ""
-    return f"Dotted: {'; '.join(texts)}{split and ','}{split}" if texts else ""
+    texts = [f"{one.name}{one.explanation and f', {one.explanation}'}" for one in named]
+    split = "; with pathways, split in the same way" if table["pathway"].isin(PATHWAYS).any() else ""
+    return f"Dotted: {'; '.join(texts)}{split}" if texts else ""
 
 
 def _describe_contrasts(contrast_tables: pd.DataFrame) -> list[str]:

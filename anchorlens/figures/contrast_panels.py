@@ -92,7 +92,7 @@ class Contrasts:
             follows = {"matches": leaders[protocol]} if protocol in leaders else {}
             leaders.setdefault(protocol, f"y{axis}")  # all panels of a protocol share a scale
             layout[f"yaxis{axis}"] = {"range": scales[protocol], **follows, **ZERO, **FRAME}
-            layout["annotations"].append(heading(axis, self._heading(protocol, self._shown), 0, "left") | {"yshift": 2})
+            layout["annotations"].append(heading(axis, self._heading(protocol, self._shown), 0, "left", 13))
             layout["shapes"] += self._shades(panel)
         if switch and self.switch is not None:
             traces = list(range(start, start + len(self._lines)))

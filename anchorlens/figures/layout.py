@@ -221,18 +221,18 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, band: str
         # All panels share the zoom; the first cannot match itself.
         layout[f"yaxis{axis}"] = {"range": y_range, **({"matches": "y"} if panel else {}), **ZERO, **FRAME}
         short = name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}"
-        layout["annotations"].append(heading(axis, short, 0.5, "center") | {"hovertext": name, "yshift": 2})
+        layout["annotations"].append(heading(axis, short, 0.5, "center") | {"hovertext": name})
         if floor > 0:
             band_at_0 = {"type": "rect", "x0": 0, "x1": 1, "xref": f"x{axis} domain", "y0": -floor, "y1": floor, "yref": f"y{axis}"}
             layout["shapes"].append(band_at_0 | {"fillcolor": _NOISE, "line": {"width": 0}, "layer": "below"})
     return layout
 
 
-def heading(axis: str, text: str, x: float, anchor: str) -> dict[str, Any]:
+def heading(axis: str, text: str, x: float, anchor: str, size: int = 14) -> dict[str, Any]:
     """Return the heading of a panel at a fraction of its width."""
     return {
         "text": text, "x": x, "xref": f"x{axis} domain", "xanchor": anchor, "y": 1, "yref": f"y{axis} domain", "yanchor": "bottom",
-        "font": {"size": 14, "color": INK}, "showarrow": False,
+        "yshift": 2, "font": {"size": size, "color": INK}, "showarrow": False,
     }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def test_the_placebo_of_each_pathway_is_dotted_in_its_colour_and_one_entry_names
             assert (trace.line.color, trace.line.dash, trace.visible, trace.fill) == (colour, "dot", None, None)
     assert keys(target) == ["Placebo"]
     assert {trace.legendgroup for trace in found.values()} == {trace.legendgroup for trace in legend(target)[8:]}
-    assert "Dotted: Placebo (the same with as many other question tokens), split into pathways in the same way." in told(target)
+    assert "Dotted: Placebo, the same with as many other question tokens; with pathways, split in the same way." in told(target)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_the_heading_has_two_lines_and_the_caption_the_rest(target):
         "matched false answers; pathways of one layer. "
         "Q-Anchored: rows whose prediction flips; A-Anchored: the others. This split alone draws Q below A. "
         "Bands: 95 %, simultaneous over all layers (bootstrap over questions; none below 10 questions). "
-        "Dotted: Placebo (the same with as many other question tokens), split into pathways in the same way. "
+        "Dotted: Placebo, the same with as many other question tokens; with pathways, split in the same way. "
         "×: no signal of the probe (the interval of its AUC reaches 0.5)."
     )
 
