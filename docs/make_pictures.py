@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_figure
 from anchorlens.figures.palette import dataset_styles, rgb_of
-from anchorlens.runs.store import load_curves, read_table
+from anchorlens.running.figures import plot_curves
 
 # Colours that are kept exactly: curves of every data set, and text.
 _STYLES = dataset_styles(["popqa", "triviaqa", "hotpotqa", "nq"]).values()
@@ -53,8 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         drawn = args.source
         if drawn.is_dir():
-            figure = plot_curves(load_curves(drawn), contrast_tables=read_table(drawn, "contrasts"))
-            drawn = save_figure(figure, Path(folder) / "figure.png", width=args.width, scale=args.scale)
+            drawn = save_figure(plot_curves(drawn), Path(folder) / "figure.png", width=args.width, scale=args.scale)
         reduced(drawn).save(args.out, optimize=True)
 
 

@@ -6,29 +6,28 @@ from typing import Any
 
 import click
 
-from anchorlens.constants import LOGIT_DIFF
-from anchorlens.errors import InputError, did_you_mean
+from anchorlens.errors import InputError
 
 EPILOG = """\b
 Examples:
   anchorlens figure runs/a runs/b --out figure.html
+  anchorlens figure runs/a --style paper --width 700 --out figure.pdf --caption
   anchorlens figure runs/a --anchors exact_question --no-controls --out question.html
-  anchorlens figure runs/a --bands simultaneous --contrasts auc_drop --out auc.html
+  anchorlens figure runs/a --contrasts auc_drop --out auc.html
   anchorlens figure runs/patch --metric flip --contrasts none --out flips.html
   anchorlens figure runs/a --metric logit_diff --out logits.html
   anchorlens figure runs/qa runs/fewshot --label qa --label fewshot --out both.html
   anchorlens figure runs/a --colour dataset --facet dataset --width 1000 --out figure.pdf
 """
 
-_BANDS_HELP = (
-    "95 % intervals: pointwise (for one layer chosen beforehand), simultaneous (over all layers, for statements about which "
-    "layers), both (simultaneous outside, paler), or none."
-)
+_STYLE_HELP = "plain: a title, and a line with questions, P before and what P is. paper: panels and legend only, on white."
+_BANDS_HELP = "95 % band: simultaneous (over all layers, as the claims), pointwise (for one layer chosen beforehand), or none."
 _CONTRASTS_HELP = (
-    "Panels of contrasts below the curves: all (with a switch), none, or the one to show first: delta_p_vs_placebo, flip_rate, "
-    "auc_drop (each minus its placebo), row_specific_vs_placebo, row_specific_effect, p_after, delta_p_minus_null."
+    "Panels below the curves, difference from the control: all (with a switch), none, or the one to show first: "
+    "delta_p_vs_placebo, flip_rate, auc_drop, row_specific_vs_placebo, row_specific_effect, p_after, delta_p_minus_null, or a null."
 )
 _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set, question solid, answer dashed."
+_WIDTH_HELP = "Width; below 900 pixels the panels stand below each other. An HTML page fills its window if left out."
 
 
 @click.command("figure", epilog=EPILOG)
@@ -36,35 +35,33 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 @click.option("--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="A .html, .png, .svg or .pdf file.")
 @click.option("--label", "labels", multiple=True, metavar="TEXT", help="Label of each run, in order; each run has its own panels.")
 @click.option("--title", default=None, help="Title of the figure; protocol and metric if left out.")
+@click.option("--style", default="plain", show_default=True, metavar="KIND", help=_STYLE_HELP)
 @click.option("--anchors", default=None, metavar="A,B", help="Anchors to draw; all if left out.")
 @click.option(
     "--metric", default=None, metavar="NAME", help="A metric of the runs, such as flip or logit_diff.  [default: p, else the first]"
 )
-@click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the controls.")
-@click.option("--bands", default="both", show_default=True, metavar="KIND", help=_BANDS_HELP)
+@click.option("--controls/--no-controls", default=True, show_default=True, help="Draw the null or placebo as dotted lines.")
+@click.option("--bands", default="all", metavar="KIND", help=f"{_BANDS_HELP}  [default: simultaneous, if the runs have it]")
 @click.option("--contrasts", default="all", show_default=True, metavar="NAME", help=_CONTRASTS_HELP)
 @click.option("--colour", default="curve", show_default=True, metavar="KIND", help=_COLOUR_HELP)
 @click.option("--facet", default=None, metavar="dataset", help="Give each data set its own panel.")
 @click.option("--theme", default="light", show_default=True, metavar="KIND", help="light or dark.")
-@click.option(
-    "--width", type=click.IntRange(min=320), default=None, metavar="PIXELS", help="Width; an HTML page fills its window if left out."
-)
+@click.option("--width", type=click.IntRange(min=320), default=None, metavar="PIXELS", help=_WIDTH_HELP)
 @click.option("--scale", type=click.FloatRange(0.1, 10), default=None, metavar="X", help="PNG points for each pixel.  [default: 3]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
-def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
+@click.option("--caption", is_flag=True, help="Print the caption: settings, bands, controls and marks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts, with the caption.")
+def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool, **options: Any) -> None:
     """Draw the curves of one or more runs as an interactive page or a picture, with a panel for each model.
 
-    Below each panel are the contrasts of the run. A filled point is a layer whose simultaneous interval excludes 0.
+    Below each panel is the difference from the control. A filled mark is a layer that the findings of the run claim; the layers at
+    which all contrasts stand are shaded.
 
     Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names the difference.
     With --label each run has its own panels.
     """
-    import pandas as pd
-
-    from anchorlens.figures.curves import plot_curves
-    from anchorlens.figures.export import check_kind, save_figure
-    from anchorlens.running.loading import load_run
-    from anchorlens.runs.store import check_place, load_curves, read_table
+    from anchorlens.figures.export import caption_of, check_kind, save_figure
+    from anchorlens.running.figures import plot_curves
+    from anchorlens.runs.store import check_place
 
     check_kind(out)
     if (folder := Path(out).absolute().parent).is_dir():
@@ -74,26 +71,16 @@ def figure_command(runs: tuple[str, ...], out: str, as_json: bool, **options: An
         raise InputError(
             f"--label: {len(set(labels))} different labels, {len(runs)} given runs. Give --label once for each run, in order."
         )
-    curves = [load_curves(path) for path in runs]
-    if options["metric"] == LOGIT_DIFF:
-        sweeps = [[one.curves(controls=True, metric=LOGIT_DIFF) for one in load_run(path)] for path in runs]
-        curves = [pd.concat(frames, ignore_index=True) for frames in sweeps]
-        options["contrasts"] = "none" if options["contrasts"] == "all" else options["contrasts"]  # they are of ΔP
-    if anchors is not None:
-        wanted = [name.strip() for name in anchors.split(",")]
-        known = list(dict.fromkeys(str(name) for frame in curves for name in frame["anchor"].unique()))
-        for name in wanted:
-            if name not in known:
-                raise InputError(f"anchors={name!r}: no curve in these runs. {did_you_mean(name, known)}", argument="anchors")
-        curves = [frame[frame["anchor"].isin(wanted)] for frame in curves]
-    contrast_tables = [[read_table(run, "contrasts")] if (Path(run) / "contrasts.parquet").is_file() else [] for run in runs]
     for name in ("bands", "contrasts"):
         options[name] = {"all": True, "none": False}.get(options[name], options[name])
-    drawn = dict(zip(labels, curves, strict=True)) if labels else curves
-    beside = dict(zip(labels, contrast_tables, strict=True)) if labels else [frame for own in contrast_tables for frame in own]
-    figure = plot_curves(drawn, contrast_tables=beside, **options)
+    wanted = None if anchors is None else [name.strip() for name in anchors.split(",")]
+    figure = plot_curves(dict(zip(labels, runs, strict=True)) if labels else runs, anchors=wanted, **options)
     save_figure(figure, Path(out), scale=scale)
-    click.echo(json.dumps({"figure": out, "runs": list(runs)}) if as_json else f"figure  {out}")
+    told = caption_of(figure)
+    if as_json:
+        click.echo(json.dumps({"figure": out, "runs": list(runs), "caption": told}, ensure_ascii=False))
+    else:
+        click.echo("\n".join([f"figure  {out}", *([told] if caption else [])]))
 
 
 _REPORT_EXAMPLES = """\b

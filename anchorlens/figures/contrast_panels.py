@@ -1,33 +1,33 @@
-"""Panels of contrasts below the curves, and the buttons that switch between contrasts.
+"""Panels of contrasts below the curves, the marks of their claims, and the switch between contrasts.
 
-A button replaces the data of the traces, not their visibility, so curves hidden in the legend stay hidden.
+The switch replaces the data of the traces, not their visibility, so curves hidden in the legend stay hidden.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from anchorlens.figures.hover import CONTRASTS, contrast_axis, contrast_head, contrast_texts
-from anchorlens.figures.labels import PANEL, Entries, Entry, Titles, legend_places
-from anchorlens.figures.layout import FRAME, INK, ZERO, Sheet, fit_range, hidden_axes
+from anchorlens.figures.hover import CONTRASTS, contrast_head, contrast_texts
+from anchorlens.figures.labels import PANEL, Entries, Entry, Titles, contrast_entries, legend_places
+from anchorlens.figures.layout import FRAME, ZERO, Sheet, fit_range, heading
+from anchorlens.figures.palette import translucent
 from anchorlens.figures.table import OWNER
-from anchorlens.figures.traces import POINTWISE, SIMULTANEOUS, Points, Trace, band_look, find_crowded_panels, line_of
+from anchorlens.figures.traces import Points, Trace, band_of, find_crowded_panels, in_second_legend, legend_key, line_of, mark_of
 
-_HEADING = "<b>Contrasts</b>"
+_HEADING = "Difference from control"
 # From back to front.
-_OUTER, _INNER, _THIN, _LINE, _POINTS = range(5)
-_DEPTH_OF = {SIMULTANEOUS: _OUTER, POINTWISE: _INNER}
-# Minimum panel width in pixels for buttons beside the heading; narrower panels have a drop-down list.
-_WIDE = 620
+_BAND, _LINE, _MEASURED, _CLAIMED = range(4)
 _NO_POINT: Trace = {"x": [], "y": [], "text": []}
+# Shaded layers: of one data set over the whole panel, of several in a strip for each; opacities, and height of a strip as a share.
+_SHADE, _PANEL_OPACITY, _STRIP_OPACITY, _STRIP = "#888888", 0.18, 0.6, 0.025
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A trace without points, and its points for each quantity."""
+    """A trace without points, and its points for each view."""
 
     depth: int
     place: int
@@ -37,158 +37,148 @@ class _Line:
 
 
 class Contrasts:
-    """Lower panels of a figure; a protocol without the contrast ``first`` shows its first available one."""
+    """Lower panels of a figure.
+
+    Attributes:
+        panels: Numbers of the panels that have contrasts.
+        switch: First panel with several contrasts; None without one.
+    """
 
     def __init__(
-        self, contrast_tables: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, *, bands: Sequence[str], first: str
+        self, contrast_tables: pd.DataFrame, sheet: Sheet, titles: Titles, entries: Entries, *, band: str, first: str
     ) -> None:
-        self._contrasts, self._sheet, self._panels, self._bands = contrast_tables, sheet, list(panels), bands
-        self._present = set(contrast_tables[PANEL].itertuples(index=False, name=None))
-        by_protocol = contrast_tables.groupby("protocol", sort=False)["quantity"]
-        self._quantities: dict[str, set[str]] = {str(protocol): set(rows) for protocol, rows in by_protocol}
-        self._shown = self._view(first if first in CONTRASTS else next(iter(CONTRASTS)))
-        self._lines = sorted(self._all_lines(panels, entries), key=lambda line: (line.depth, line.place))
+        self._sheet, self._titles, self._keys, self._band = sheet, titles, list(titles), band
+        rank = {name: at for at, name in enumerate(CONTRASTS)}
+        self._rows = contrast_tables.sort_values("quantity", key=lambda own: own.map(rank), kind="stable")
+        present = set(self._rows[PANEL].itertuples(index=False, name=None))
+        self.panels = [panel for panel, key in enumerate(self._keys) if key in present]
+        self._views = {str(name): list(own.unique()) for name, own in self._rows.groupby("protocol", sort=False)["view"]}
+        named = self._rows.loc[(self._rows["quantity"] == first) | (self._rows["control"] == first), "view"]
+        self._shown = self._choose(next(iter(named), ""))
+        self.switch = next((panel for panel in self.panels if len(self._views[self._keys[panel][-1]]) > 1), None)
+        self._entries, self._listed = contrast_entries(entries), {entry.group for entry in entries.values()}
+        by_order = sorted(entries.items(), key=lambda item: item[1].order, reverse=True)
+        self._hues = {(*key[:3], *key[4:]): entry.colour for key, entry in by_order}  # colour of the first curve
+        self._places = legend_places(self._entries)
+        self._lines = sorted(self._all_lines(), key=lambda line: (line.depth, line.place))
 
     def traces(self) -> list[Trace]:
         """Return the traces of the contrasts shown first."""
         return [line.trace | line.data.get(self._shown[line.protocol], _NO_POINT) for line in self._lines]
 
-    def axes(self, layout: Mapping[str, Any]) -> dict[str, Any]:
-        """Return axes and headings of the lower panels, given the layout of the panels of curves."""
-        scales = self._scales(self._shown)
-        leaders: dict[str, str] = {}
-        axes: dict[str, Any] = {"annotations": []}
-        for panel, key in enumerate(self._panels):
-            above, axis = self._sheet.axis(panel), self._sheet.axis(panel, lower=True)
-            if key not in self._present:
-                axes |= hidden_axes(axis)
-                continue
-            y_range, title = scales[key[-1]]
-            titled = self._has_title(panel)
-            axes[f"xaxis{axis}"] = layout[f"xaxis{above}"] | {"matches": f"x{above}"}
-            axes[f"yaxis{axis}"] = {
-                "title": {"standoff": 4} | ({"text": title} if titled else {}), "range": y_range, "showticklabels": titled,
-                **({"matches": leaders[key[-1]]} if key[-1] in leaders else {}), **ZERO, **FRAME,
-            }  # fmt: skip
-            leaders.setdefault(key[-1], f"y{axis}")  # all panels of a protocol share a scale
-            if panel % self._sheet.columns == 0:
-                axes["annotations"].append({
-                    "x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": f"y{axis} domain", "yanchor": "bottom",
-                    "text": _HEADING, "yshift": 8, "font": {"size": 15, "color": INK}, "showarrow": False,
-                })  # fmt: skip
-        for panel in range(self._sheet.panels, self._sheet.rows * self._sheet.columns):
-            axes |= hidden_axes(self._sheet.axis(panel, lower=True))
-        return axes
+    def keys(self) -> list[Trace]:
+        """Return the entries of the second legend: contrasts over all rows, and shaded layers."""
+        lines = {line.trace["legendgroup"]: line for line in self._lines if line.depth == _LINE and "legend" in line.trace}
+        found = [
+            legend_key(str(line.trace["name"]), group, mode="lines", line=line.trace["line"])
+            for group, line in sorted(lines.items(), key=lambda item: item[1].place)
+        ]
+        if self._rows["shaded"].any():
+            marker = {"symbol": "square", "size": 13, "color": translucent(_SHADE, _STRIP_OPACITY)}
+            found.append(legend_key("All contrasts stand", "shaded", mode="markers", marker=marker))
+        return found
 
-    def add_menu(self, figure: go.Figure, start: int) -> None:
-        """Add the buttons above the lower panel of the first protocol with several contrasts.
+    def add_to(self, layout: dict[str, Any], *, start: int, switch: bool) -> None:
+        """Add axes, headings and shaded layers of the contrasts to a layout of panels of curves, and the switch if there is one.
 
         ``start`` is the number of traces in the figure before those of :meth:`traces`.
         """
-        choosing = [protocol for protocol, quantities in self._quantities.items() if len(quantities) > 1]
-        choices = [name for name in CONTRASTS if any(name in self._quantities[protocol] for protocol in choosing)]
-        if not choices:
-            return
-        panel = next(k for k, (*_, protocol) in enumerate(self._panels) if protocol in choosing)
-        axis, sheet = self._sheet.axis(panel, lower=True), self._sheet
-        room = sheet.panel_width * (1 if sheet.mixed and panel % sheet.columns == 0 else sheet.columns)
-        layout: Any = figure.layout
-        kind, direction = ("buttons", "right") if room >= _WIDE else ("dropdown", "down")
-        menu = {
-            "type": kind, "direction": direction, "showactive": True,
-            "buttons": [self._button(name, list(range(start, start + len(self._lines)))) for name in choices],
-            "active": next(k for k, name in enumerate(choices) if self._view(name) == self._shown),
-            "x": layout[f"xaxis{axis}"].domain[1] if sheet.mixed else 1, "xanchor": "right",
-            "y": layout[f"yaxis{axis}"].domain[1], "yanchor": "bottom",
-            "pad": {"b": 5}, "font": {"size": 12}, "bgcolor": "white", "bordercolor": "#bbbbbb",
-        }  # fmt: skip
-        figure.update_layout(updatemenus=[menu])
+        scales, leaders = self._scales(self._shown), dict[str, str]()
+        first_heading = len(layout["annotations"])
+        for panel in self.panels:
+            above, axis = self._sheet.axis(panel), self._sheet.axis(panel, lower=True)
+            protocol = self._keys[panel][-1]
+            layout[f"xaxis{axis}"] = layout[f"xaxis{above}"] | {"matches": f"x{above}"}
+            follows = {"matches": leaders[protocol]} if protocol in leaders else {}
+            leaders.setdefault(protocol, f"y{axis}")  # all panels of a protocol share a scale
+            layout[f"yaxis{axis}"] = {"range": scales[protocol], **follows, **ZERO, **FRAME}
+            layout["annotations"].append(heading(axis, self._heading(protocol, self._shown), 0, "left", 13))
+            layout["shapes"] += self._shades(panel)
+        if switch and self.switch is not None:
+            traces = list(range(start, start + len(self._lines)))
+            choices = list(dict.fromkeys(view for views in self._views.values() if len(views) > 1 for view in views))
+            first = self._shown[self._keys[self.switch][-1]]
+            layout["updatemenus"] = [{
+                "type": "dropdown", "showactive": True, "xanchor": "right", "yanchor": "bottom", "pad": {"b": 24},
+                "font": {"size": 12}, "bgcolor": "white", "bordercolor": "#bbbbbb", "active": choices.index(first),
+                "buttons": [self._button(view, traces, first_heading) for view in choices],
+            }]  # fmt: skip
 
-    def _button(self, name: str, traces: list[int]) -> dict[str, Any]:
-        view, layout = self._view(name), {}
-        data = [line.data.get(view[line.protocol], _NO_POINT) for line in self._lines]
-        scales = self._scales(view)
-        for panel, key in enumerate(self._panels):
-            if key in self._present:
-                axis = f"yaxis{self._sheet.axis(panel, lower=True)}"
-                layout[f"{axis}.range"], title = scales[key[-1]]
-                layout |= {f"{axis}.title.text": title} if self._has_title(panel) else {}
-        changes = {part: [trace[part] for trace in data] for part in _NO_POINT}
-        return {"label": name, "method": "update", "args": [changes, layout, traces]}
+    def _button(self, view: str, traces: list[int], first_heading: int) -> dict[str, Any]:
+        shown, layout = self._choose(view), dict[str, Any]()
+        scales = self._scales(shown)
+        for number, panel in enumerate(self.panels):
+            protocol = self._keys[panel][-1]
+            layout[f"yaxis{self._sheet.axis(panel, lower=True)}.range"] = scales[protocol]
+            layout[f"annotations[{first_heading + number}].text"] = self._heading(protocol, shown)
+        data = [line.data.get(shown[line.protocol], _NO_POINT) for line in self._lines]
+        changes = {part: [one[part] for one in data] for part in _NO_POINT}
+        return {"label": view, "method": "update", "args": [changes, layout, traces]}
 
-    def _view(self, quantity: str) -> dict[str, str]:
-        """Return the contrast that each protocol shows when ``quantity`` is selected."""
-        known = self._quantities.items()
-        return {protocol: next(name for name in (quantity, *CONTRASTS) if name in names) for protocol, names in known}
+    def _choose(self, view: str) -> dict[str, str]:
+        """Return the view that each protocol shows when ``view`` is selected: that, or its first one."""
+        return {protocol: view if view in views else views[0] for protocol, views in self._views.items()}
 
-    def _has_title(self, panel: int) -> bool:
-        return self._sheet.mixed or panel % self._sheet.columns == 0
+    def _heading(self, protocol: str, shown: Mapping[str, str]) -> str:
+        return f"{_HEADING}: {shown[protocol]}"
 
-    def _scales(self, view: Mapping[str, str]) -> dict[str, tuple[list[float], str]]:
-        """Return range and title of the y axes of each protocol."""
-        scales: dict[str, tuple[list[float], str]] = {}
-        for protocol, quantity in view.items():
-            rows = self._contrasts[(self._contrasts["protocol"] == protocol) & (self._contrasts["quantity"] == quantity)]
-            leading = rows[rows["leading"]]
-            ends = [leading[f"{kind}_{end}"] for kind in self._bands for end in ("low", "high")]
-            y_range = fit_range([rows["value"]], ends, CONTRASTS[quantity].bound)
-            scales[protocol] = y_range, contrast_axis(quantity, str(leading["control"].iloc[0]))
+    def _scales(self, shown: Mapping[str, str]) -> dict[str, list[float]]:
+        """Return the range of the y axes of each protocol."""
+        scales: dict[str, list[float]] = {}
+        for protocol, view in shown.items():
+            rows = self._rows[(self._rows["protocol"] == protocol) & (self._rows["view"] == view)]
+            ends = [rows[f"{self._band}_{end}"] for end in ("low", "high")] if self._band else []
+            scales[protocol] = fit_range(rows["value"], ends, CONTRASTS[str(rows["quantity"].iloc[0])].bound)
         return scales
 
-    def _all_lines(self, panels: Titles, entries: Entries) -> Iterator[_Line]:
-        places = legend_places(entries)
-        owners = self._contrasts[OWNER].drop_duplicates()
+    def _shades(self, panel: int) -> list[dict[str, Any]]:
+        """Return the shaded layers of a panel of curves and of the contrasts below it."""
+        own = self._rows[(self._rows[PANEL] == list(self._keys[panel])).all(axis=1)]
+        owners = list(own.groupby(OWNER, sort=False))
+        shapes: list[dict[str, Any]] = []
+        for at, ((_, _, *key), rows) in enumerate(owners):
+            layers = np.unique(rows.loc[rows["shaded"], "layer"])
+            colour, low, high = translucent(_SHADE, _PANEL_OPACITY), 0.0, 1.0
+            if len(owners) > 1:
+                colour = translucent(self._hues[tuple(key)], _STRIP_OPACITY)
+                low, high = at * _STRIP, (at + 1) * _STRIP
+            for run in np.split(layers, np.flatnonzero(np.diff(layers) > 1) + 1) if len(layers) else []:
+                place = {"x0": int(run[0]) - 0.5, "x1": int(run[-1]) + 0.5, "y0": low, "y1": high}
+                look = {"type": "rect", **place, "fillcolor": colour, "line": {"width": 0}, "layer": "below"}
+                axes = self._sheet.axis(panel), self._sheet.axis(panel, lower=True)
+                shapes += [look | {"xref": f"x{axis}", "yref": f"y{axis} domain"} for axis in axes]
+        return shapes
+
+    def _all_lines(self) -> Iterator[_Line]:
+        owners = self._rows[OWNER].drop_duplicates()
         crowded = find_crowded_panels(owners)
-        owner = self._contrasts.groupby(OWNER, sort=False).ngroup()
-        contrast_tables = self._contrasts.assign(hover=contrast_texts(self._contrasts), owner=owner).sort_values(["owner", "layer"])
-        for key, (_, rows) in zip(owners.itertuples(index=False, name=None), contrast_tables.groupby("owner"), strict=True):
+        owner = self._rows.groupby(OWNER, sort=False).ngroup()
+        table = self._rows.assign(hover=contrast_texts(self._rows), owner=owner).sort_values(["owner", "layer"])
+        for key, (_, rows) in zip(owners.itertuples(index=False, name=None), table.groupby("owner"), strict=True):
             model, part, dataset, protocol, anchor, *settings = key
-            # The contrast has the look of the first pathway of its anchor.
-            pathways = [entry for k, entry in entries.items() if (*k[:3], *k[4:]) == (dataset, protocol, anchor, *settings)]
-            entry = min(pathways, key=lambda entry: entry.order)
-            panel = (model, part, protocol)
-            axis = self._sheet.axis(self._panels.index(panel), lower=True)
-            fixed = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
-            looks, data = self._traces(rows, entry, panels[panel], crowded=panel in crowded)
+            panel, entry = (model, part, protocol), self._entries[(dataset, protocol, anchor, *settings)]
+            axis = self._sheet.axis(self._keys.index(panel), lower=True)
+            fixed = {"type": "scatter", "xaxis": f"x{axis}", "yaxis": f"y{axis}", "showlegend": False}
+            fixed |= {} if entry.group in self._listed else in_second_legend(entry.group)
+            looks = {
+                _BAND: band_of(entry, crowded=panel in crowded), _LINE: {}, _MEASURED: {},
+                _CLAIMED: {"mode": "markers", "marker": {"symbol": entry.symbol, "size": 8, "color": entry.colour}},
+            }  # fmt: skip
+            data: dict[int, dict[str, Trace]] = {depth: {} for depth in looks}
+            for view, own in rows.groupby("view", sort=False):
+                points = self._points(own, entry, panel)
+                data[_BAND][str(view)] = (points.outline() if self._band else {"x": [], "y": []}) | {"text": []}
+                looks[_LINE] = line_of(points, entry)
+                data[_LINE][str(view)] = points.xy() | {"text": points.text}
+                looks[_MEASURED] = mark_of(points, points.marked(), entry, "cross-thin-open")
+                data[_MEASURED][str(view)] = points.xy(points.marked()) | {"text": []}
+                claimed = np.flatnonzero(own["claimed"].to_numpy(bool))
+                data[_CLAIMED][str(view)] = points.xy(claimed) | {"text": [points.text[k] for k in claimed]}
             for depth, look in looks.items():
                 if any(trace["x"] for trace in data[depth].values()):
-                    yield _Line(depth, places[entry.group], protocol, look | fixed, data[depth])
+                    trace = {"hoverinfo": "text", "name": entry.label, "legendgroup": entry.group} | look | fixed
+                    yield _Line(depth, self._places[entry.group], protocol, trace, data[depth])
 
-    def _traces(
-        self, rows: pd.DataFrame, entry: Entry, panel: str, *, crowded: bool
-    ) -> tuple[dict[int, Trace], dict[int, dict[str, Trace]]]:
-        """Return the style, and the data by quantity, of each depth."""
-        depths = (*(_DEPTH_OF[kind] for kind in self._bands), _THIN, _LINE, _POINTS)
-        data: dict[int, dict[str, Trace]] = {depth: {} for depth in depths}
-        sparse, leading, anchor = False, rows[rows["leading"]], str(rows["anchor"].iloc[0])
-        for quantity, of_quantity in rows.groupby("quantity", sort=False):
-            name = str(quantity)
-            for control, part in of_quantity.groupby("control", sort=True):
-                kind = {"quantity": name, "anchor": anchor, "control": str(control)}
-                points = Points.of(part, "value", contrast_head(entry.label, panel, **kind))
-                if not part["leading"].iloc[0]:
-                    data[_THIN][name] = _join_lines(data[_THIN].get(name, _NO_POINT), points.xy() | {"text": points.text})
-                    continue
-                sparse = sparse or points.skips() or bool(points.lone())
-                data[_LINE][name] = points.xy() | {"text": points.text}
-                full = part["excludes_zero"].to_numpy(bool)
-                data[_POINTS][name] = points.xy(full) | {
-                    "text": [text for text, keep in zip(points.text, full, strict=True) if keep]
-                }
-                for kind in self._bands:
-                    data[_DEPTH_OF[kind]][name] = points.outline(kind) | {"text": []}
-        line = line_of(Points.of(leading, "value"), entry)
-        if sparse:  # hollow, because a filled point excludes 0
-            marker = {"symbol": "circle", "size": 6, "color": "white", "line": {"color": entry.colour, "width": 1.5}}
-            line |= {"mode": "lines+markers", "marker": marker}
-        looks = {_DEPTH_OF[kind]: band_look(entry, kind, crowded=crowded) for kind in self._bands}
-        looks[_THIN] = line | {"mode": "lines", "line": {"color": entry.colour, "width": 1, "dash": "dot"}}
-        looks[_LINE] = line
-        looks[_POINTS] = line | {"mode": "markers", "marker": {"symbol": "circle", "size": 6, "color": entry.colour}, "line": None}
-        fixed = {"name": f"{entry.label}, contrast", "showlegend": False}
-        return {depth: look | fixed for depth, look in looks.items()}, data
-
-
-def _join_lines(first: Trace, second: Trace) -> Trace:
-    """Join two lines, separated by a gap."""
-    return {part: [*first[part], None, *second[part]] for part in _NO_POINT} if first["x"] else second
+    def _points(self, rows: pd.DataFrame, entry: Entry, panel: tuple[str, str, str]) -> Points:
+        fixed = {name: str(rows[name].iloc[0]) for name in ("quantity", "anchor", "control")}
+        return Points.of(rows, "value", self._band, contrast_head(entry.label, self._titles[panel], **fixed))

@@ -25,10 +25,13 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>html, body {{ margin: 0; background: {paper}; }} #anchorlens-figure {{ min-width: {least}px; }}
+details {{ max-width: 75ch; margin: 0 20px 24px; font: 14px/1.5 Helvetica, Arial, sans-serif; color: {ink}; }}
+summary {{ cursor: pointer; }}
 /* Plotly's focus ring is invisible on black. */
 .js-plotly-plot .plotly .modebar-btn:focus-visible {{ outline: 2px solid #4c8dff !important; }}</style></head>
 <body>
 {figure}
+{caption}
 </body>
 </html>
 """
@@ -37,8 +40,8 @@ CONFIG = {
     "displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": "",
     "toImageButtonOptions": {"filename": "anchorlens", "scale": 3},
 }  # fmt: skip
-# Minimum width in pixels of two panels and their legend; a narrower window scrolls.
-_LEAST_WIDTH = 700
+# Width in pixels below which a page scrolls.
+_LEAST_WIDTH = 360
 
 
 def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
@@ -105,7 +108,16 @@ def _page(fig: go.Figure) -> str:
     plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())
     least = min(_LEAST_WIDTH, layout.get("width") or _LEAST_WIDTH)
     paper = layout.get("paper_bgcolor") or "white"
-    return _PAGE.format(title=escape(plain, quote=False), paper=paper, least=least, figure=inner)
+    told = caption_of(fig)
+    caption = f"<details><summary>Caption</summary><p>{escape(told, quote=False)}</p></details>" if told else ""
+    ink = layout.get("font", {}).get("color") or "#222222"
+    return _PAGE.format(title=escape(plain, quote=False), paper=paper, ink=ink, least=least, figure=inner, caption=caption)
+
+
+def caption_of(fig: go.Figure) -> str:
+    """Return the caption of a figure of ``plot_curves``; "" for other figures."""
+    plan = fig.to_dict()["layout"].get("meta", {}).get("anchorlens", {})
+    return str(plan.get("caption", ""))
 
 
 def save_figure(
@@ -114,7 +126,7 @@ def save_figure(
     """Save a figure as ``.html`` (a page that needs no network), ``.png``, ``.svg`` or ``.pdf``.
 
     Args:
-        fig: Any plotly figure.
+        fig: Any plotly figure. A picture has no buttons; below 900 pixels the panels of ``plot_curves`` stand below each other.
         path: File to write, in an existing directory; the suffix selects the format. An existing file is replaced.
         width: Width of a picture in pixels. If None, that of the figure, else 1200.
         height: Height of a picture in pixels. If None, that of the figure.

@@ -7,16 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import AUC, DIFFERENCE, FLIP, NULL_CONTROLS, POINTS, SIZE, P
-from anchorlens.figures.controls import CUTS, GAP, PLACEBOS
+from anchorlens.constants import AUC, DIFFERENCE, FLIP, MIN_QUESTIONS_FOR_CLAIM, POINTS, SIZE, P
+from anchorlens.figures.controls import LEADING, control_labels
 
-WEAK = 0.5  # fraction of rows whose null has fewer slots than the anchor, above which the null is marked
-THIN_LINE_BELOW = 20  # number of questions below which a curve is marked (METHOD 6)
+WEAK = 0.5  # fraction of rows whose null has fewer positions than the anchor, above which the texts say so
+FEW = 20  # number of questions below which the texts say so (METHOD 6)
 _POINT = [
     "control", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
     "no_signal", "is_noise", "noise_floor", "frac_null_incomplete", "by_construction",
 ]  # fmt: skip
-_CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "excludes_zero"]
+_CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "claimed"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MetricLabels:
 
     name: str
     axis: str
-    explanation: str  # text in the title; empty if the name suffices
+    explanation: str  # text in the caption; empty if the name suffices
     unit: str  # with a leading space
     bound: float = float("inf")  # largest possible absolute value
 
@@ -58,20 +58,15 @@ def metric_labels(table: pd.DataFrame) -> MetricLabels:
 class ContrastLabels:
     """Display texts of one contrast of ``contrasts()``."""
 
-    axis: str  # "less ..." is appended if there is a control
+    axis: str  # "minus ..." is appended if there is a control
     explanation: str
     unit: str = " points"
     bound: float = 200
     digits: int = 2
-    controls: tuple[str, ...] = (
-        "random_tokens",
-        "other_question",
-        *NULL_CONTROLS.values(),
-        "none",
-    )  # controls of the leading contrast, by preference
+    controls: tuple[str, ...] = (*LEADING, "none")  # controls of the leading contrast, by preference
 
 
-# Quantities of ``contrasts()`` that the figure draws, in the order of the buttons (METHOD 5).
+# Quantities of ``contrasts()`` that the figure draws, in the order of the switch (METHOD 5).
 CONTRASTS = {
     "delta_p_vs_placebo": ContrastLabels("ΔP", "mean ΔP of all rows less that of the control"),
     "flip_rate": ContrastLabels("flips", "share of rows that flip less that of the control", bound=100),
@@ -83,31 +78,33 @@ CONTRASTS = {
     "p_after": ContrastLabels("P after", "mean P after the change less that of the control", bound=100),
     "delta_p_minus_null": ContrastLabels("ΔP", "ΔP less that of the null"),
 }
-_LESS = {"random_tokens": " minus placebo", "none": ""} | {name: f" minus {name}" for name in NULL_CONTROLS.values()}
 
 
 def contrast_axis(quantity: str, control: str) -> str:
-    """Return the y axis title of a contrast with a control."""
-    axis = CONTRASTS[quantity].axis
+    """Return the y axis title of a contrast with a control, such as ``ΔP minus placebo``."""
+    axis, name = CONTRASTS[quantity].axis, control_labels(control).name
+    if control == "none" or (quantity == "row_specific_effect" and control == "size_matched"):
+        return axis
     # The row-specific effect is a comparison with other rows, not with a control.
-    return axis if quantity == "row_specific_effect" else axis + _LESS.get(control, " minus control")
+    return f"{axis} of {name.lower()}" if quantity == "row_specific_effect" else f"{axis} minus {name[0].lower()}{name[1:]}"
 
 
 def point_texts(table: pd.DataFrame) -> list[str]:
     """Return the lower part of the hover of every point: layer, ΔP with both intervals, P before, n, the probe's AUC."""
     labels = metric_labels(table)
     rows: Any = table[_POINT].itertuples(index=False)
-    parts = [(row.layer, (_gap if row.control == GAP.label else _point)(row, labels)) for row in rows]
-    return ["<br>".join([str(layer), *lines]) for layer, lines in parts]
+    return ["<br>".join([str(row.layer), *_point(row, labels)]) for row in rows]
 
 
-def point_head(name: str, panel: str, dataset: str, *, protocol: str, anchor: str, control: str) -> str:
+def point_head(name: str, panel: str, dataset: str, *, anchor: str, control: str) -> str:
     """Return the upper part of the hover of one curve, up to the layer; ``name`` and ``dataset`` are display names."""
-    known, kind = PLACEBOS | CUTS, ""
-    if control not in ("none", GAP.label):
-        meaning = f" ({known[control]})" if protocol == "knockout" and control in known else ""
-        kind = f"<br>control: {escape(control, quote=False)}{meaning}"
+    kind = "" if control == "none" else f"<br>{_control(control)}"
     return f"<b>{name}</b>{kind}<br>{panel}, {dataset}<br>anchor {escape(anchor, quote=False)}, layer "
+
+
+def _control(control: str) -> str:
+    meaning = control_labels(control).explanation
+    return f"control: {escape(control, quote=False)}{meaning and f' ({meaning})'}"
 
 
 def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
@@ -117,15 +114,15 @@ def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
     for row in rows:
         contrast = CONTRASTS[row.quantity]
         lines = [str(row.layer), _format_interval(row, row.value, contrast.unit, contrast.digits)]
-        if row.excludes_zero:
-            lines.append("the simultaneous interval excludes 0")
+        if row.claimed:
+            lines.append("claimed by the findings")
         texts.append("<br>".join([*lines, *_size(row.n)]))
     return texts
 
 
 def contrast_head(name: str, panel: str, *, quantity: str, anchor: str, control: str) -> str:
     """Return the upper part of the hover of one line of contrasts."""
-    kind = "" if control == "none" else f"<br>control: {escape(control, quote=False)}"
+    kind = "" if control == "none" else f"<br>{_control(control)}"
     head = f"<b>{quantity}</b>: {CONTRASTS[quantity].explanation}{kind}<br>{name}<br>{panel}"
     return f"{head}<br>anchor {escape(anchor, quote=False)}, layer "
 
@@ -143,15 +140,10 @@ def _point(row: Any, labels: MetricLabels) -> list[str]:
     if row.is_noise:
         lines.append(f"within the noise floor (±{row.noise_floor:.1g})")
     if row.frac_null_incomplete > WEAK:
-        lines.append(f"null weaker: {100 * row.frac_null_incomplete:.0f} % of rows have fewer slots")
+        lines.append(f"null weaker: {100 * row.frac_null_incomplete:.0f} % of rows have fewer positions")
     if row.by_construction:
         lines.append("fixed by construction")
     return lines
-
-
-def _gap(row: Any, labels: MetricLabels) -> list[str]:
-    gap = f"Q − A = {format_number(row.effect)}{labels.unit} with {PLACEBOS['random_tokens']}"
-    return [gap, "the gap that splitting alone produces", *_size(row.n)]
 
 
 def _format_interval(row: Any, value: float, unit: str, digits: int) -> str:
@@ -169,7 +161,9 @@ def _size(n: float) -> list[str]:
     if math.isnan(n):
         return ["n unknown"]
     text = f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
-    return [text, f"fewer than {THIN_LINE_BELOW} questions: interpret with care"] if n < THIN_LINE_BELOW else [text]
+    if n < MIN_QUESTIONS_FOR_CLAIM:
+        return [text, f"fewer than {MIN_QUESTIONS_FOR_CLAIM} questions: no interval, no claim"]
+    return [text, f"fewer than {FEW} questions: interpret with care"] if n < FEW else [text]
 
 
 def format_number(value: float, digits: int = 2) -> str:

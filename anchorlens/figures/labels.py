@@ -19,7 +19,7 @@ Key: TypeAlias = tuple[str, ...]
 ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
 PANEL = ["model", "part", "protocol"]
 CURVE = ["model", "part", *ENTRY_KEYS]
-_PATHWAYS = ("Q-Anchored", "A-Anchored", "All")
+PATHWAYS = ("Q-Anchored", "A-Anchored")
 _ANSWERS = ("pre_answer", "answer", "pre_answer_all")
 # Hue and dash of anchors that are neither question nor answer; dots are for controls.
 _OTHERS: dict[str, tuple[str, str]] = {
@@ -38,6 +38,16 @@ _DASHES = {
     "solid": ("solid", "14px,3px", "14px,3px,3px,3px", "24px,4px"),
     "dash": ("dash", "10px,4px", "10px,4px,3px,4px", "18px,8px"),
 }
+# Neutral colour of contrasts over all rows; dash and mark of each data set.
+_NEUTRAL = "#222222"
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up")
+# Words of settings in the legend and the caption.
+_WORDS = {
+    "answers": {"gold": "given answers", "generated": "the model's answers"},
+    "distractor": {"matched": "matched false answers", "random": "random false answers"},
+    "split": {"fixed": "pathways of one layer", "per_layer": "pathways of each layer"},
+    "known_only": {"True": "known questions only", "False": "known and unknown questions"},
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class Entry:
     dash: str  # a plotly dash name or list of lengths
     order: tuple[int, ...]  # sort key in the legend
     of: str = ""  # the part of the label in brackets: the data set and the settings that differ
+    symbol: str = "circle"  # of filled marks
 
     @property
     def group(self) -> str:
@@ -109,6 +120,28 @@ def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
     return entries
 
 
+def contrast_entries(entries: Entries) -> dict[Key, Entry]:
+    """Return the entry of each contrast by (dataset, protocol, anchor, *settings).
+
+    A contrast over all rows of a protocol with pathways has a neutral colour; any other has the entry of its curve.
+    """
+    anchors = {protocol: {key[2] for key in entries if key[1] == protocol} for _, protocol, *_ in entries}
+    found: dict[Key, Entry] = {}
+    for (dataset, protocol, anchor, pathway, *settings), entry in entries.items():
+        if pathway in PATHWAYS:
+            place, rank = entry.order[0] % len(_SYMBOLS), entry.order[1] % len(_SHADES)
+            which = f", {escape(anchor, quote=False)}" if len(anchors[protocol]) > 1 else ""
+            label, colour = f"All rows{which} ({entry.of})", shade(_NEUTRAL, abs(_SHADES[rank]))
+            entry = Entry(label, colour, _DASHES["solid"][place], entry.order, entry.of, _SYMBOLS[place])
+        found[(dataset, protocol, anchor, *settings)] = entry
+    return found
+
+
+def words_of(setting: str, value: str) -> str:
+    """Return a setting in plain words, such as ``known questions only``, or its name and value."""
+    return _WORDS.get(setting, {}).get(value, f"{setting} {value}")
+
+
 def legend_places(entries: Entries) -> dict[str, int]:
     """Return the place of every legend group, from 0."""
     places: dict[str, int] = {}
@@ -128,7 +161,7 @@ def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
         )
         differing = [k for k in range(len(names)) if len({choice[k] for choice in choices}) > 1]
         for rank, choice in enumerate(choices):
-            text = ", ".join(f"{names[k]} {choice[k]}" for k in differing if choice[k])
+            text = ", ".join(words_of(names[k], choice[k]) for k in differing if choice[k])
             found[(str(protocol), *choice)] = ("", 0) if distinct["part"].is_unique else (text, rank)
     return found
 
@@ -156,8 +189,8 @@ class _Looks:
         # "Q-Anchored" alone is the published name for the knockout.
         suffix = "" if protocol == "knockout" else self.suffix[protocol]
         colour, dash = (style.answer, "dash") if pathway == "A-Anchored" else (style.question, "solid")
-        place = _place(pathway, _PATHWAYS)
-        if place == len(_PATHWAYS):
+        place = _place(pathway, (*PATHWAYS, "All"))
+        if place > len(PATHWAYS):
             colour, dash = shade(colour, -0.45), "dashdot"
         label = escape(f"{pathway}{suffix}{which}", quote=False)
         return Entry(label, colour, dash, (style.rank, 0, place, anchor_rank(anchor)))

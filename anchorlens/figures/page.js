@@ -1,4 +1,4 @@
-// Fits heading and legends of an anchorlens figure to the page width, isolates curves without showing hidden ones, and makes the
+// Fits panels, heading and legends of an anchorlens figure to the page width, isolates curves without showing hidden ones, and makes the
 // legend and the buttons of contrasts usable with the keyboard.
 (function () {
   const gd = document.getElementById("{plot_id}");
@@ -65,6 +65,14 @@
   }
   gd.on("plotly_legenddoubleclick", isolate);
 
+  // A saved picture has no switch; Plotly copies the layout during the click.
+  gd.addEventListener("click", function (event) {
+    const camera = event.target.closest(".modebar-btn"), menus = gd.layout.updatemenus;
+    if (!menus || !camera || !/png/i.test(camera.dataset.title)) return;
+    menus.forEach((menu) => { menu.visible = false; });
+    setTimeout(() => menus.forEach((menu) => { delete menu.visible; }));
+  }, true);
+
   if (!plan) return;
   const pen = document.createElement("canvas").getContext("2d");
   const plain = document.createElement("textarea");
@@ -75,42 +83,29 @@
     return pen.measureText(plain.value).width;
   }
 
-  function lines(room) {
-    const found = plan.first ? [plan.first] : [];
-    for (const parts of plan.parts) {
-      let line = "";
-      for (const part of parts) {
-        const longer = line ? line + " · " + part : part;
-        if (widthOf(longer, 12) <= room) { line = longer; continue; }
-        if (line) found.push(plan.next.join(line));
-        line = "";
-        for (const word of part.split(" ")) { // break a part that is wider than the page
-          const more = line ? line + " " + word : word;
-          if (line && widthOf(more, 12) > room) { found.push(plan.next.join(line)); line = word; } else line = more;
-        }
-      }
-      if (line) found.push(plan.next.join(line));
-    }
-    return found;
-  }
-
-  // Same as fit_width in layout.py, with measured text widths.
+  // Same as fit_layout in layout.py, with measured text widths.
   let width = 0;
   function fit() {
     if (gd._fullLayout.width === width) return;
     width = gd._fullLayout.width;
-    const layout = gd.layout, room = width - layout.margin.l - layout.margin.r, heading = lines(room);
-    const names = { legend2: [], legend: [] };
+    const layout = gd.layout, room = width - layout.margin.l - layout.margin.r, grid = width < plan.stack ? plan.narrow : plan.wide;
+    const names = { legend2: [], legend: [] }, parts = [...plan.parts];
     for (const trace of gd.data) if (trace.showlegend) names[trace.legend || "legend"].push(trace.name);
     const widest = plan.beside + Math.max(...Object.values(names).flat().map((name) => widthOf(name, plan.size)));
     const columns = plan.columns.find((number) => widest <= room / number) || 1;
     const rows = (own) => (own.length ? plan.row * Math.ceil(own.length / columns) + plan.pad : 0);
+    while (parts.length > 1 && widthOf(parts.join(" · "), 12) > room) parts.pop();
+    const size = Math.max(11, Math.min(17, Math.floor((17 * room) / (1.1 * widthOf(plan.first.replace(/<[^>]*>/g, ""), 17)))));
+    const heading = [plan.first.replace("font-size:17px", `font-size:${size}px`), parts.length ? plan.next.join(parts.join(" · ")) : ""].filter(Boolean);
     const top = plan.top + plan.line * heading.length, bottom = plan.below + rows(names.legend2) + rows(names.legend);
-    const height = plan.inner ? top + plan.inner + bottom : layout.height;
+    const height = top + grid.inner + bottom;
     Object.assign(layout.legend, { y: rows(names.legend2) / height, entrywidth: 1 / columns });
     if (layout.legend2) layout.legend2.entrywidth = 1 / columns;
     layout.title.text = heading.join("<br>");
     Object.assign(layout.margin, { t: top, b: bottom });
+    for (const [axis, place] of Object.entries(grid.axes)) if (layout[axis]) Object.assign(layout[axis], structuredClone(place));
+    layout.annotations.forEach((note, k) => { note.visible = grid.shown[k]; });
+    for (const menu of layout.updatemenus || []) Object.assign(menu, grid.switch);
     // Not with relayout: a height there would also fix the width.
     layout.height = height;
     gd.parentElement.style.height = height + "px";

@@ -12,9 +12,9 @@ import pandas as pd
 from anchorlens.constants import LOGIT_DIFF, MIN_QUESTIONS_FOR_CLAIM, NULL_CONTROLS, SETTINGS, P
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.controls import CUTS
-from anchorlens.figures.hover import CONTRASTS
-from anchorlens.figures.labels import CURVE
+from anchorlens.figures.controls import leading_control
+from anchorlens.figures.hover import CONTRASTS, contrast_axis
+from anchorlens.figures.labels import CURVE, PATHWAYS
 from anchorlens.figures.palette import display_dataset
 from anchorlens.missing_values import without_nulls
 
@@ -33,8 +33,7 @@ REQUIRED = (*_TEXT, *_NUMBERS)
 CURVE_KEYS = [*CURVE, "control"]
 # Columns that change the meaning of ΔP; one y axis cannot show two values of them.
 _ONE_PER_PROTOCOL = ("readout", "delta_kind", "direction", "donor_rule", "knockout_mode", "site", "probe_site")
-# A tick below this multiple of the lowest curve would flatten the curves.
-_REACH = 1.6
+_ENDS = ["ci_low", "ci_high", "sim_low", "sim_high"]
 
 
 @runtime_checkable
@@ -58,18 +57,21 @@ CurveResults: TypeAlias = CurveResult | Sequence[CurveResult] | Mapping[str, Cur
 """Argument of ``plot_curves``; the keys of a mapping are labels, each with its own panels."""
 
 
-def gather(results: object, controls: bool | Sequence[str], metric: str | None = None) -> pd.DataFrame:
+def gather(
+    results: object, controls: bool | Sequence[str], metric: str | None = None, anchors: Sequence[str] | None = None
+) -> pd.DataFrame:
     """Collect all points of ``results`` into one table.
 
     Args:
         results: A curves frame, a :class:`CurveSource`, a sequence of these, or a mapping from labels to these.
-        controls: If True, keep the rows of all controls except those that are drawn only if named. Or names of the controls to keep.
+        controls: If True, keep the leading control of each protocol. Or names of the controls to keep.
         metric: Metric of the rows to keep. If None, ``p`` if available, else the first.
+        anchors: Anchors to keep. If None, all.
 
     Returns:
         Columns ``REQUIRED``, the optional columns, ``part`` (label), ``no_signal`` (bool: ``probe_above_chance`` is False) and
         ``is_noise`` (bool: the value is within the noise floor), in order of appearance. Unknown texts are ``""``, unknown numbers
-        NaN; ``frac_null_incomplete`` is set for nulls only. Duplicate rows are dropped.
+        and intervals of fewer than ten questions NaN; ``frac_null_incomplete`` is set for nulls only. Duplicate rows are dropped.
 
     Raises:
         InputError: If there is no point, or the results are incomplete or ambiguous.
@@ -86,8 +88,10 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
         metric = P if P in there else there[0]
     if metric not in there:
         raise InputError(f"metric={metric!r}: not in these results. {did_you_mean(str(metric), there)}", argument="metric")
-    table = table[table["metric"] == metric].reset_index(drop=True)
-    table = table[table["control"].isin(["none", *_kept_controls(table, controls)])].reset_index(drop=True)
+    table = table[table["metric"] == metric]
+    if anchors is not None:
+        table = table[_named_in(table["anchor"], anchors, "anchors")]
+    table = table[_is_kept_control(table, controls)].reset_index(drop=True)
     _refuse_mixtures(table)
     _refuse_repeats(table)
     _refuse_orphans(table)
@@ -95,17 +99,10 @@ def gather(results: object, controls: bool | Sequence[str], metric: str | None =
     return table.assign(frac_null_incomplete=frac_null_incomplete.where(table["control"].isin(list(NULL_CONTROLS.values()))))
 
 
-def with_ticks(table: pd.DataFrame) -> pd.DataFrame:
-    """Add columns ``before`` (mean clean P of a curve) and ``tick`` (lowest possible ΔP, marked at the axis).
-
-    The mean ΔP of a layer is at least -100 * its mean clean P. ``tick`` is this bound at the layer with the largest clean P. It is
-    NaN, and not drawn, for other metrics, for denoising, without a known P, and far below all curves.
-    """
-    own = (table["control"] == "none") & (table["extra"] == "") & (table["metric"] == P) & (table["direction"] != "denoising")
-    known = table["p_before"].where(own & table["effect"].notna())
-    curves = known.groupby([table[name] for name in CURVE], sort=False)
-    before, tick = curves.transform("mean").where(own), -100 * curves.transform("max").where(own)
-    return table.assign(before=before, tick=tick.where(tick >= _REACH * min(float(table["effect"].min()), 0.0)))
+def without_unsplit(table: pd.DataFrame) -> pd.DataFrame:
+    """Drop the unsplit curves (pathway ``All``) of results whose pathways are drawn; contrasts are over all rows too."""
+    keys = pd.MultiIndex.from_frame(table[OWNER])
+    return table[(table["pathway"] != "All") | ~keys.isin(keys[table["pathway"].isin(PATHWAYS)])].reset_index(drop=True)
 
 
 def labelled(results: object) -> Mapping[str, object]:
@@ -169,7 +166,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     table["is_noise"] = table["effect"].abs() <= table["noise_floor"]
     # As text, because CSV files hold the words True and False.
     table["no_signal"] = frame.get("probe_above_chance", nothing).map(str) == "False"
-    return table
+    return _with_intervals(table)
 
 
 def _texts(column: pd.Series, unknown: str = "") -> pd.Series:
@@ -198,16 +195,24 @@ def numbers(column: pd.Series, frame: str = "curves") -> pd.Series:
     return found
 
 
-def _kept_controls(table: pd.DataFrame, controls: bool | Sequence[str]) -> list[str]:
-    present = [name for name in table["control"].unique() if name != "none"]
-    if isinstance(controls, bool):
-        return [name for name in present if controls and name not in CUTS]
-    wanted = [controls] if isinstance(controls, str) else list(controls)
+def _named_in(column: pd.Series, names: str | Sequence[str], argument: str) -> pd.Series:
+    """Return whether each value is one of ``names``; raise if one of them is no value of ``column`` (null: no value)."""
+    wanted, present = [names] if isinstance(names, str) else list(names), list(column.dropna().unique())
     for name in wanted:
         if name not in present:
-            hint = did_you_mean(name, present) if present else "These results have no control."
-            raise InputError(f"controls={name!r}: not in these results. {hint}", argument="controls")
-    return wanted
+            hint = did_you_mean(name, present) if present else "These results have none."
+            raise InputError(f"{argument}={name!r}: not in these results. {hint}", argument=argument)
+    return column.isin(wanted)
+
+
+def _is_kept_control(table: pd.DataFrame, controls: bool | Sequence[str]) -> pd.Series:
+    """Return which rows are curves, or controls to draw."""
+    names = table["control"].mask(table["control"] == "none")
+    if isinstance(controls, bool):
+        by_protocol = names.groupby([table["part"], table["protocol"]], sort=False)
+        leading = by_protocol.transform(lambda own: leading_control(list(own.dropna().unique())))
+        return names.isna() | (controls & (names == leading))
+    return names.isna() | _named_in(names, controls, "controls")
 
 
 def _refuse_mixtures(table: pd.DataFrame) -> None:
@@ -258,11 +263,13 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
         )
 
 
-_OF_DELTA = ("delta_p_vs_placebo", "row_specific_vs_placebo", "row_specific_effect", "delta_p_minus_null")
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]
 _CONTRAST_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
-_CONTRAST_NUMBERS = ("layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n")
+_CONTRAST_NUMBERS = ("layer", "value", *_ENDS, "n")
+_MARKS = {"claimed": False, "shaded": False, "has_findings": False}
+# Quantity of the finding on the layers at which all contrasts stand.
+_ALL_CONTRASTS = "all_contrasts"
 
 ContrastTables: TypeAlias = pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]]
 
@@ -274,45 +281,67 @@ class ContrastSource(CurveSource, Protocol):
     def contrasts(self) -> pd.DataFrame: ...
 
 
+@runtime_checkable
+class FindingSource(Protocol):
+    """Result with findings, whose ``claims`` are the statements that a figure marks."""
+
+    @property
+    def findings(self) -> Any: ...
+
+
 def gather_contrasts(
     results: object, contrast_tables: object, curves: pd.DataFrame, contrasts: bool | str, controls: bool | Sequence[str]
 ) -> pd.DataFrame:
     """Collect the contrasts to draw below the curves.
 
     Args:
-        results: Argument of ``plot_curves``; results with a method ``contrasts()`` contribute their contrasts.
+        results: Argument of ``plot_curves``; results with a method ``contrasts()`` contribute their contrasts, and the layers of
+            their findings.
         contrast_tables: Frames with further contrasts.
         curves: Table from :func:`gather`.
-        contrasts: Whether to draw contrasts, or the name of one that must exist.
+        contrasts: Whether to draw contrasts, or the name of a contrast or null that must exist.
         controls: As in :func:`gather`.
 
     Returns:
         Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n``,
-        ``leading`` and ``excludes_zero``. ``leading``: the control is the default one of the quantity. ``excludes_zero``: the
-        simultaneous interval excludes 0, with at least ten questions, with signal and beyond rounding. Empty if nothing is drawn.
+        ``view`` (display name of quantity and control) and, from the findings: ``claimed`` (the layer belongs to a claim about the
+        quantity), ``shaded`` (all contrasts stand there) and ``has_findings``. Empty if nothing is drawn.
     """
-    nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], "leading", "excludes_zero"])
+    nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], *_MARKS, "view"])
     if contrasts is False:
         return nothing
-    if not isinstance(contrasts, bool) and contrasts not in CONTRASTS:
-        known = did_you_mean(str(contrasts), CONTRASTS)
-        raise InputError(f"contrasts={contrasts!r}: neither a bool nor a known contrast. {known}", argument="contrasts")
     sources = [(label, one) for label, own in labelled(results).items() for one in _flatten(own)]
-    given: list[tuple[str, object]] = [(label, one.contrasts()) for label, one in sources if isinstance(one, ContrastSource)]
+    given: list[tuple[str, object]] = [(label, _with_claims(one)) for label, one in sources if isinstance(one, ContrastSource)]
     more = labelled([] if contrast_tables is None else contrast_tables)
     given += [(label, one) for label, own in more.items() for one in _flatten(own)]
     found = [frame for label, one in given if len(frame := _checked_contrasts(one, curves, label))]
     table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing
     there = [name for name in CONTRASTS if name in set(table["quantity"])]
+    there += [name for name in NULL_CONTROLS.values() if name in set(table["control"])]
     if not isinstance(contrasts, bool) and contrasts not in there:
-        known = f"Known: {', '.join(there)}." if there else "They are curves without contrasts."
+        known = did_you_mean(contrasts, there) if there else "They are curves without contrasts."
         raise InputError(f"contrasts={contrasts!r}: not in these results. {known}", argument="contrasts")
-    if not there:
+    if table.empty:
         return nothing
     _refuse_repeated_contrasts(table)
-    outside = ((table["sim_low"] > 0) | (table["sim_high"] < 0)) & table["value"].notna() & _has_support(table, curves)
-    marked = table.assign(leading=_is_leading(table), excludes_zero=outside)
-    return marked[marked["leading"] | _is_kept(marked, controls)].reset_index(drop=True)
+    views = [contrast_axis(quantity, control) for quantity, control in zip(table["quantity"], table["control"], strict=True)]
+    return table.assign(view=views)[_is_drawn(table, controls)].reset_index(drop=True)
+
+
+def _with_claims(result: ContrastSource) -> pd.DataFrame:
+    """Return the contrasts of a result with the layers of its findings marked."""
+    frame = result.contrasts()
+    if not isinstance(result, FindingSource):
+        return frame
+    marked = frame.assign(claimed=False, shaded=False, has_findings=True)
+    for one in result.findings.claims:
+        inside = marked["layer"].isin(one.layers)
+        if one.quantity == _ALL_CONTRASTS:
+            marked["shaded"] |= inside
+            continue
+        same = (marked["quantity"] == one.quantity) & (marked["control"].fillna("none") == one.control)
+        marked["claimed"] |= inside & same & (marked["anchor"].eq(one.anchor) if one.anchor else True)
+    return marked
 
 
 def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.DataFrame:
@@ -327,8 +356,15 @@ def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.Da
     table = known[names].astype(object).where(known[names].notna(), "").map(str).astype(object)
     for name in _CONTRAST_NUMBERS:
         table[name] = numbers(known[name], "contrasts") if name in known.columns else float("nan")
+    for name, unknown in _MARKS.items():
+        table[name] = known.get(name, unknown)
     table["layer"] = table["layer"].astype(int)
-    return _with_owner(table.assign(part=label) if label else table, curves)
+    return _with_owner(_with_intervals(table).assign(**{"part": label} if label else {}), curves)
+
+
+def _with_intervals(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without the intervals of fewer than ten questions."""
+    return table.assign(**{name: table[name].where(table["n"] >= MIN_QUESTIONS_FOR_CLAIM) for name in _ENDS})
 
 
 def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
@@ -342,7 +378,7 @@ def _with_owner(table: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
             f"The curves of {first['anchor']} of {first['dataset']} with {first['model']} are of several runs, and the contrasts "
             f"frame has no column to match them. Pass the results, or add the columns {', '.join(SETTINGS)}."
         )
-    return table.merge(owners, on=said)[[*_PLACE, *_CONTRAST_NUMBERS[1:]]]
+    return table.merge(owners, on=said)[[*_PLACE, *_CONTRAST_NUMBERS[1:], *_MARKS]]
 
 
 def _refuse_repeated_contrasts(table: pd.DataFrame) -> None:
@@ -355,25 +391,10 @@ def _refuse_repeated_contrasts(table: pd.DataFrame) -> None:
         )
 
 
-def _has_support(table: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
-    """Return whether each row has ten questions, signal at the layer, and (for ΔP) a value beyond rounding."""
-    place = [*OWNER, "layer"]
-    by = curves[curves["control"] == "none"].groupby(place, sort=False)[["no_signal", "noise_floor"]].max().reset_index()
-    beside = table[place].merge(by, on=place, how="left").set_axis(table.index)
-    rounding = table["quantity"].isin(_OF_DELTA) & (table["value"].abs() <= beside["noise_floor"].fillna(0.0))
-    return beside["no_signal"].ne(other=True) & ~rounding & (table["n"] >= MIN_QUESTIONS_FOR_CLAIM)
-
-
-def _is_leading(table: pd.DataFrame) -> pd.Series:
-    """Return whether the control of each row is the default one of its quantity."""
-    leading = pd.Series(index=table.index, data=False)
+def _is_drawn(table: pd.DataFrame, controls: bool | Sequence[str]) -> pd.Series:
+    """Return whether the control of each row is the leading one of its quantity, a null, or named."""
+    named = [] if isinstance(controls, bool) else [controls] if isinstance(controls, str) else list(controls)
+    drawn = table["control"].isin([*named, *NULL_CONTROLS.values()])
     for (*_, quantity), rows in table.groupby([*OWNER, "quantity"], sort=False):
-        there, wanted = sorted(rows["control"].unique()), CONTRASTS[str(quantity)].controls
-        leading[rows.index] = rows["control"] == next((name for name in wanted if name in there), there[0])
-    return leading
-
-
-def _is_kept(table: pd.DataFrame, controls: bool | Sequence[str]) -> pd.Series:
-    if isinstance(controls, bool):
-        return controls & ~table["control"].isin(list(CUTS))
-    return table["control"].isin([controls] if isinstance(controls, str) else list(controls))
+        drawn[rows.index] |= rows["control"] == leading_control(sorted(rows["control"].unique()), CONTRASTS[str(quantity)].controls)
+    return drawn

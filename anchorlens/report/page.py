@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pandas as pd
 import plotly.graph_objects as go
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
@@ -16,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
-from anchorlens.figures.export import CONFIG, PAGES, layout_script, write_file
+from anchorlens.figures.export import CONFIG, PAGES, caption_of, layout_script, write_file
 from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
@@ -125,23 +124,18 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     """Return one figure if all sweeps can share it, else one per sweep, each with a text alternative."""
     try:
         groups = [list(results)]
-        figures = [_figure(groups[0])]
+        figures = [plot_curves(groups[0])]
     except InputError:
         groups = [[result] for result in results]
-        figures = [_figure(group) for group in groups]
+        figures = [plot_curves(group) for group in groups]
     return [
         {
             "json": _embed_json(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
+            "caption": caption_of(figure),
             "alt": " ".join([f"Effect by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
         }
         for figure, group in zip(figures, groups, strict=True)
     ]  # fmt: skip
-
-
-def _figure(results: Sequence[SweepResult]) -> go.Figure:
-    curves = pd.concat([result.curves(controls=True, all_columns=True) for result in results], ignore_index=True)
-    contrasts = [frame for frame in (result.contrasts(all_columns=True) for result in results) if len(frame)]
-    return plot_curves(curves, contrast_tables=contrasts)
 
 
 def _in_both_themes(figure: go.Figure) -> dict[str, Any]:

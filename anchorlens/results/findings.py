@@ -87,6 +87,11 @@ class Findings:
     notes: tuple[str, ...] = field(default=())
 
     @property
+    def claims(self) -> tuple[Finding, ...]:
+        """Statements that claim an effect; a figure marks their layers."""
+        return tuple(one for one in self.statements if one.status in CLAIMS)
+
+    @property
     def table(self) -> tuple[tuple[str, ...], ...]:
         """Column heads (if any) and rows."""
         return ((self.columns,) if self.columns else ()) + self.rows

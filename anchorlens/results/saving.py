@@ -1,7 +1,7 @@
 """Save sweeps as a run directory: tables, probes, figure and record; load their probes."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -37,8 +37,7 @@ class SavableResult(Protocol):
     def samples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
     def examples(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
     def contrasts(self, *, all_columns: bool = ...) -> pd.DataFrame: ...
-    @property
-    def curves(self) -> Callable[..., pd.DataFrame]: ...
+    def curves(self, *, controls: bool = ..., all_columns: bool = ...) -> pd.DataFrame: ...
 
 
 def save_run(
@@ -96,7 +95,7 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(plot_curves(tables["curves"], contrast_tables=contrasts), folder / "figure.html")
+            save_html(plot_curves(sweeps), folder / "figure.html")
         except InputError as why:  # the tables are saved even if the curves cannot share a figure
             warn(f"No figure.html in {target}: {why}")
 

@@ -102,7 +102,8 @@ TEXTS = """() => {
     const layers = [];
     for (let one = node; one; one = one.parentElement) {
       if (one instanceof SVGElement) {
-        const item = one.parentElement && one.parentElement.querySelector(":scope > rect.updatemenu-item-rect");
+        const item = one.parentElement && one.parentElement.querySelector(
+          ":scope > rect.updatemenu-item-rect, :scope > .updatemenu-header > rect.updatemenu-item-rect"); // the arrow has no own rect
         if (item && item !== node) layers.push(parsed(getComputedStyle(item).fill));
         if (one.classList.contains("main-svg")) layers.push(parsed(getComputedStyle(one).backgroundColor));
         continue;

@@ -34,16 +34,26 @@ def lines_of(figure: go.Figure, name: str) -> list[go.Scatter]:
     return [trace for trace in figure.data if trace.name == name and trace.mode.startswith("lines")]
 
 
-def ticks_of(figure: go.Figure) -> dict[str, go.Scatter]:
-    """The marks of how far each curve can fall."""
-    return {trace.name: trace for trace in figure.data if trace.name.endswith("P before")}
+def dotted(figure: go.Figure) -> list[go.Scatter]:
+    """The lines of the controls."""
+    return [trace for trace in figure.data if trace.legend == "legend2" and not trace.showlegend and ", " in trace.name]
+
+
+def keys(figure: go.Figure) -> list[str]:
+    """The entries of the second legend."""
+    return [trace.name for trace in legend(figure) if trace.legend == "legend2"]
 
 
 def titles(figure: go.Figure) -> list[str]:
     """The titles of the panels of curves."""
-    return [note.text for note in figure.layout.annotations if "Contrasts" not in note.text]
+    return [note.text for note in figure.layout.annotations if "Difference from control" not in note.text]
 
 
 def said(figure: go.Figure) -> str:
     """The heading, its lines joined as its parts are."""
     return " · ".join(re.findall(r">([^<>]+)</", figure.layout.title.text))
+
+
+def told(figure: go.Figure) -> str:
+    """The caption."""
+    return figure.layout.meta["anchorlens"]["caption"]

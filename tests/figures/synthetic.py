@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.figures.curves import plot_curves
+from anchorlens.results.findings import Finding, Findings
 
 NAN = float("nan")
 TARGET_MODELS = {"Qwen/Qwen3-8B": 36, "Qwen/Qwen3-32B": 64}
@@ -178,6 +179,7 @@ def swap_effects(
     models: dict[str, int] = TARGET_MODELS,
     datasets: Sequence[str] = DATASETS,
     anchors: Sequence[str] = ("exact_question", "pre_answer"),
+    control: str = "null",
 ) -> pd.DataFrame:
     """Each anchor's curve less its null."""
     rng = random.Random(3)
@@ -187,15 +189,15 @@ def swap_effects(
             for a, anchor in enumerate(anchors):
                 own = {"model": model, "dataset": dataset, "anchor": anchor, "protocol": "swap"}
                 depth = -50.0 + 7 * d + 15 * a
-                rows += contrast(layers, depth, 4.0, rng, quantity="delta_p_minus_null", control="null", **own)
+                rows += contrast(layers, depth, 4.0, rng, quantity="delta_p_minus_null", control=control, **own)
     return pd.DataFrame(rows)
 
 
 class Sweep:
     """Stands for a SweepResult: what plot_curves may ask of one."""
 
-    def __init__(self, curves: pd.DataFrame, contrast_tables: pd.DataFrame | None = None) -> None:
-        self._curves = curves
+    def __init__(self, curves: pd.DataFrame, contrast_tables: pd.DataFrame | None = None, *statements: Finding) -> None:
+        self._curves, self.findings = curves, Findings(statements)
         if contrast_tables is not None:
             self.contrasts = lambda: contrast_tables
 

@@ -1,4 +1,4 @@
-"""Two bands: of each layer by itself, and of all layers at once."""
+"""One band for each curve: of all layers at once, or of each layer by itself."""
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -7,7 +7,7 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
-from .seen import only_curve, said
+from .seen import only_curve, told
 from .synthetic import NAN, NEW, drawn, effect, knockout_contrasts, knockout_frame, point
 
 
@@ -17,37 +17,30 @@ def frame(**changes: object) -> pd.DataFrame:
 
 
 def bands(figure: go.Figure) -> list[tuple[float, float]]:
-    """Lowest and highest value of each band, from back to front."""
+    """Lowest and highest value of each band."""
     return [(min(trace.y), max(trace.y)) for trace in figure.data if trace.fill == "toself"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted", "told"),
+    ("asked", "wanted", "said"),
     [
-        (True, [(-15.0, -5.0), (-12.0, -8.0)], "inner: pointwise, outer: simultaneous over layers"),
-        ("both", [(-15.0, -5.0), (-12.0, -8.0)], "inner: pointwise, outer: simultaneous over layers"),
-        ("pointwise", [(-12.0, -8.0)], "band: 95 % bootstrap over questions · "),
-        ("simultaneous", [(-15.0, -5.0)], "band: 95 % bootstrap over questions (simultaneous over layers)"),
+        (True, [(-15.0, -5.0)], "Bands: 95 %, simultaneous over all layers"),
+        ("simultaneous", [(-15.0, -5.0)], "Bands: 95 %, simultaneous over all layers"),
+        ("pointwise", [(-12.0, -8.0)], "Bands: 95 %, pointwise, for a layer chosen beforehand"),
         (False, [], ""),
     ],
 )
-def test_each_word_draws_its_bands_and_says_so(asked, wanted, told):
+def test_each_word_draws_its_band_and_the_caption_says_so(asked, wanted, said):
     figure = plot_curves(frame(), bands=asked)
     assert bands(figure) == wanted
-    assert told in said(figure) + " · "
-    assert ("bootstrap" in said(figure)) == bool(wanted)
+    assert said in told(figure)
+    assert ("Bands" in told(figure)) == bool(wanted)
 
 
-def test_the_outer_band_is_paler():
-    outer, inner = (trace for trace in plot_curves(frame()).data if trace.fill == "toself")
-    assert (outer.fillcolor, inner.fillcolor) == ("rgba(31,119,180,0.07)", "rgba(31,119,180,0.15)")
-
-
-def test_frames_without_simultaneous_intervals_have_the_inner_band_alone():
+def test_frames_without_simultaneous_intervals_have_the_pointwise_band():
     figure = plot_curves(frame().drop(columns=NEW))
     assert bands(figure) == [(-12.0, -8.0)]
-    assert "band: 95 % bootstrap over questions" in said(figure)
-    assert "at once" not in figure.to_json()
+    assert "pointwise" in told(figure)
     assert plot_curves(frame(sim_low=NAN, sim_high=NAN, prompt="", known_only="")).to_json() == figure.to_json()
 
 
@@ -64,32 +57,43 @@ def test_hover_gives_both_intervals():
     assert "points (simultaneous 95 %: −15.00 to −5.00)" in alone
 
 
-def test_the_range_holds_the_bands_that_are_drawn():
-    low = {kind: plot_curves(frame(), bands=kind).layout.yaxis.range[0] for kind in ("both", "pointwise", "simultaneous")}
-    assert low["both"] == low["simultaneous"] == pytest.approx(-15.75)
-    assert low["pointwise"] == pytest.approx(-12.6)
+@pytest.mark.parametrize("n", [9, 10])
+def test_there_is_no_interval_below_ten_questions(n):
+    contrast_tables = pd.DataFrame([effect(model="m", layer=k, n=n) for k in range(3)])
+    figure = plot_curves(knockout_frame({"m": 3}, ("popqa",)).assign(n=n), contrast_tables=contrast_tables)
+    assert bool(bands(figure)) == (n == 10)
+    texts = [trace.text[0] for trace in figure.data if trace.text]
+    assert (
+        {"no interval" in text for text in texts} == {"fewer than 10 questions: no interval" in text for text in texts} == {n == 9}
+    )
 
 
-def test_intervals_of_two_questions_do_not_press_the_curves_flat():
-    """No ΔP lies beyond 100 points, whatever a t quantile of one degree of freedom says."""
-    figure = plot_curves(frame(sim_low=-4000.0, sim_high=3000.0, n=2))
-    assert figure.layout.yaxis.range == (-110.0, 110.0)
+def test_the_range_is_that_of_the_curves_and_their_bands_and_not_of_controls():
+    low = {kind: plot_curves(frame(), bands=kind).layout.yaxis.range[0] for kind in (True, "pointwise", False)}
+    assert list(low.values()) == pytest.approx([-15.75, -12.6, -10.5])
+    deep = pd.concat([frame(), frame(control="null", effect=-90.0)])
+    assert plot_curves(deep).layout.yaxis.range[0] == low[True]
+
+
+def test_intervals_beyond_the_scale_do_not_press_the_curves_flat():
+    assert plot_curves(frame(sim_low=-4000.0, sim_high=3000.0)).layout.yaxis.range == (-110.0, 110.0)
     own = effect(quantity="auc_drop", value=-0.1, ci_low=-0.3, ci_high=0.1, sim_low=-40.0, sim_high=40.0)
     lower = plot_curves(knockout_frame({"Qwen/Qwen3-8B": 2}, ("popqa",)), contrast_tables=pd.DataFrame([own])).layout.yaxis2
     assert lower.range == pytest.approx((-1.1, 1.1))
 
 
-def test_a_lone_point_has_a_whisker_of_each_band():
+def test_a_lone_point_has_a_bar_and_a_cross():
     values = [-4.0, NAN, -5.0, -5.0]
-    rows = [point(layer=k, effect=v, ci_low=-9.0, ci_high=-1.0, sim_low=-12.0, sim_high=2.0) for k, v in enumerate(values)]
-    outer, inner = (trace for trace in drawn(rows).data if trace.error_y.array is not None)
-    assert (list(outer.error_y.array), list(outer.error_y.arrayminus)) == ([6.0], [8.0])
-    assert (list(inner.error_y.array), list(inner.error_y.arrayminus)) == ([3.0], [5.0])
-    assert outer.error_y.color == "rgba(31,119,180,0.25)"
+    figure = drawn([point(layer=k, effect=v, ci_low=-9.0, ci_high=-1.0) for k, v in enumerate(values)])
+    (band,) = (trace for trace in figure.data if trace.fill == "toself")
+    assert list(band.x) == [-0.15, 0.15, 0.15, -0.15, -0.15, None, 2, 3, 3, 2, 2]
+    assert list(band.y[:5]) == [-1.0, -1.0, -9.0, -9.0, -1.0]
+    (mark,) = (trace for trace in figure.data if trace.mode == "markers")
+    assert (list(mark.x), list(mark.y), mark.marker.symbol) == ([0], [-4.0], "cross-thin-open")
 
 
 @pytest.mark.parametrize("kind", ["pointwise", "simultaneous"])
-def test_contrasts_have_the_same_bands(kind):
+def test_contrasts_have_the_same_band(kind):
     contrast_tables = knockout_contrasts({"m": 4}, ("nq",))
     figure = plot_curves(knockout_frame({"m": 4}, ("nq",)), contrast_tables=contrast_tables, bands=kind)
     (band,) = (trace for trace in figure.data if trace.fill == "toself" and trace.xaxis == "x2")

@@ -1,5 +1,6 @@
 """The saved page in a browser: nothing clipped, isolating and restoring curves, keyboard, contrast of texts."""
 
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
@@ -32,7 +33,8 @@ const entries = [...gd.querySelectorAll(".traces")].map((one) => {
   return { name: text.textContent, left: Math.min(a.left, b.left), right: a.right, top: a.top, bottom: a.bottom };
 });
 const heading = [...gd.querySelectorAll(".gtitle tspan, .gtitle")].map(box);
-const panels = [...gd.querySelectorAll(".xy .bg, .subplot .bg, rect.bg")].map(box);
+const top = gd.getBoundingClientRect().top;
+const panels = Object.values(gd._fullLayout._plots).map((one) => ({ left: one.xaxis._offset, top: top + one.yaxis._offset }));
 const size = { width: gd.clientWidth, height: gd.clientHeight, svg: gd._fullLayout.height, body: document.body.scrollHeight,
   page: document.documentElement.scrollWidth };
 return { entries, heading, panels, size };
@@ -81,8 +83,10 @@ def check(seen: dict[str, Any], width: int, columns: int) -> None:
     assert max(one["right"] for one in [*entries, *seen["heading"]]) <= width
     assert size["width"] == size["page"] == width
     assert max(one["bottom"] for one in entries) <= size["height"] == size["svg"]
-    assert size["body"] - size["height"] < 30  # nothing stands below the figure
+    assert size["body"] - size["height"] < 80  # only the closed caption stands below the figure
     assert max(one["bottom"] for one in seen["heading"]) < min(panel["top"] for panel in seen["panels"])
+    lefts = {round(panel["left"]) for panel in seen["panels"]}
+    assert len(lefts) == (1 if width < 900 else 2)  # panels stand below each other, or side by side
     curves = [one for one in entries if "-Anchored" in one["name"]]
     assert len({round(one["left"]) for one in curves}) == columns
     for question, answer in zip(curves[::2], curves[1::2], strict=True):
@@ -91,19 +95,22 @@ def check(seen: dict[str, Any], width: int, columns: int) -> None:
         assert answer["left"] > question["left"]
 
 
-SHOWN = """() => document.querySelector("#anchorlens-figure")._fullData
-  .filter((one) => one.visible === true && !one.showlegend).map((one) => one.name + "|" + (one.xaxis || "x"))"""
+# Visible traces of the curves, or with ``legend2`` of what stands beside them.
+SHOWN = """(legend) => document.querySelector("#anchorlens-figure")._fullData
+  .filter((one) => one.visible === true && !one.showlegend && (one.legend || "legend") === legend)
+  .map((one) => one.name + "|" + (one.xaxis || "x"))"""
 
 
-def clicked(page: Any, name: str, times: int) -> list[str]:
-    """Click a legend entry, and return the visible traces."""
+def clicked(page: Any, name: str, times: int, legend: str = "legend") -> list[str]:
+    """Click a legend entry, and return the visible traces of a legend."""
     entry = page.locator(".traces", has_text=name).locator(".legendtoggle, .legend2toggle").first
-    before = page.evaluate(SHOWN)
+    before = page.evaluate(SHOWN, legend)
     entry.dblclick() if times == 2 else entry.click()
     # Plotly waits for a second click.
-    page.wait_for_function(f"(before) => JSON.stringify(({SHOWN})()) !== JSON.stringify(before)", arg=before, polling=50)
+    changed = f"([legend, before]) => JSON.stringify(({SHOWN})(legend)) !== JSON.stringify(before)"
+    page.wait_for_function(changed, arg=[legend, before], polling=50)
     page.wait_for_timeout(100)
-    return page.evaluate(SHOWN)
+    return page.evaluate(SHOWN, legend)
 
 
 def bare(names: list[str]) -> set[str]:
@@ -112,26 +119,43 @@ def bare(names: list[str]) -> set[str]:
 
 def test_isolate_and_restore_give_back_what_was_hidden(figures, tmp_path):
     with opened(figures["target"], tmp_path, height=1100) as page:
-        first = page.evaluate(SHOWN)
+        first, beside = page.evaluate(SHOWN, "legend"), page.evaluate(SHOWN, "legend2")
         hidden = clicked(page, "A-Anchored (NQ)", 1)
         assert bare(first) - bare(hidden) == {"A-Anchored (NQ)"}
         for curve in ("Q-Anchored (TriviaQA)", "Q-Anchored (PopQA)"):
-            alone = clicked(page, curve, 2)
-            assert bare(alone) == {curve, "Range of controls"}
-        # Neither the curve that was hidden comes back nor any placebo that waits for a click.
+            assert bare(clicked(page, curve, 2)) == {curve}
+        # The curve that was hidden does not come back.
         assert clicked(page, "Q-Anchored (PopQA)", 2) == hidden
-        gaps = [sum(name.startswith("Placebo gap") for name in clicked(page, "Placebo gap", 1)) for _ in range(2)]
-        assert gaps == [8, 0]
+        assert page.evaluate(SHOWN, "legend2") == beside
+        without = [name for name in beside if "random_tokens" not in name]
+        assert [clicked(page, "Placebo", 1, "legend2") for _ in range(2)] == [without, beside]
+        assert len(beside) - len(without) == 16
 
 
-def test_without_its_script_a_figure_keeps_its_controls_to_itself(figures, tmp_path):
-    """As a notebook shows it: what was never hidden by hand is restored, and no control comes with it."""
+def test_without_its_script_a_figure_keeps_its_second_legend(figures, tmp_path):
+    """As a notebook shows it: what was never hidden by hand is restored."""
     plain = go.Figure(figures["target"])
     plain.layout.meta = None  # the script does not fit a figure without a plan
     with opened(plain, tmp_path, height=1100) as page:
-        first = page.evaluate(SHOWN)
-        assert bare(clicked(page, "Q-Anchored (PopQA)", 2)) == {"Q-Anchored (PopQA)", "Range of controls"}
+        first, beside = page.evaluate(SHOWN, "legend"), page.evaluate(SHOWN, "legend2")
+        assert bare(clicked(page, "Q-Anchored (PopQA)", 2)) == {"Q-Anchored (PopQA)"}
+        assert page.evaluate(SHOWN, "legend2") == beside
         assert clicked(page, "Q-Anchored (PopQA)", 2) == first
+
+
+def test_a_saved_picture_has_no_switch_and_the_page_keeps_it(figures, tmp_path):
+    wanted = """() => { const gd = document.querySelector("#anchorlens-figure"), layout = structuredClone(gd.layout);
+        delete layout.updatemenus;
+        layout.width = gd._fullLayout.width;
+        return Plotly.toImage({ data: gd.data, layout }, { format: "png", scale: 3 }); }"""
+    with opened(figures["target"], tmp_path) as page:
+        page.mouse.move(600, 300)
+        with page.expect_download() as download:
+            page.locator(".modebar-btn").first.click()
+        picture = download.value.path().read_bytes()
+        assert picture == b64decode(page.evaluate(wanted).partition(",")[2])
+        assert download.value.suggested_filename == "page.png"
+        assert page.locator(".updatemenu-header").count() == 1
 
 
 def test_fitting_comes_to_rest_and_the_camera_names_its_file(figures, tmp_path):
@@ -153,12 +177,12 @@ def test_a_keyboard_reaches_every_curve_and_every_button_and_each_looks_differen
         assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
         names = {stop["name"] for stop in stops}
         entries = page.locator(".traces").all_text_contents()
-        assert set(entries) | {"delta_p_vs_placebo", "flip_rate", "auc_drop", "row_specific_effect"} <= names
+        assert {*entries, "ΔP minus placebo", "Caption"} <= names
         assert any("PNG" in name for name in names)
         assert len(entries) > 8
         told = page.evaluate("() => [document.querySelector('#anchorlens-figure')].map((one) => [one.role, one.ariaLabel])")
         assert told == [["figure", "ΔP by layer: attention knockout"]]
-        for chosen in ("[aria-label='Q-Anchored (PopQA)']", "[aria-label=flip_rate]", ".modebar-btn >> nth=0"):
+        for chosen in ("[aria-label='Q-Anchored (PopQA)']", "g.updatemenu-header", ".modebar-btn >> nth=0"):
             assert looks_different(page, page.locator(chosen).first), chosen
 
 
@@ -190,16 +214,16 @@ def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
         assert {name.split(",")[0] for name in set(first) - set(hidden)} == {"A-Anchored (NQ)"}
         page.locator("[aria-label='Q-Anchored (PopQA)']").focus()
         page.keyboard.press("Shift+Enter")
-        alone = page.evaluate(shown)
-        assert {name.split(",")[0] for name in alone} == {"Q-Anchored (PopQA)", "Range of controls"}
+        kept = [name for name in page.evaluate(shown) if "random_tokens" not in name and "All rows" not in name]
+        assert {name.split(",")[0] for name in kept} == {"Q-Anchored (PopQA)", "Placebo"}
         page.keyboard.press("Shift+Enter")
         assert page.evaluate(shown) == hidden  # and not what was hidden before
-        page.locator("[aria-label='Placebo gap']").focus()
+        page.locator("[aria-label='Placebo']").focus()
         page.keyboard.press("Space")
-        assert any(name.startswith("Placebo gap (") for name in page.evaluate(shown))
+        assert not any("random_tokens" in name for name in page.evaluate(shown))
         page.locator("g.updatemenu-header").focus()
         page.keyboard.press("Enter")
-        choice = page.locator("g.updatemenu-dropdown-button[aria-label=auc_drop]")
+        choice = page.locator("g.updatemenu-dropdown-button[aria-label='AUC minus placebo']")
         choice.focus()
         page.keyboard.press("Enter")
         page.wait_for_function("() => document.querySelector('#anchorlens-figure')._fullLayout.updatemenus[0].active === 2")
@@ -212,12 +236,10 @@ def test_every_text_can_be_read(figures, tmp_path, name, theme):
         assert faint(page) == []
 
 
-def test_a_fact_that_is_wider_than_the_page_is_broken_between_its_words(figures, tmp_path):
+def test_parts_of_the_heading_that_do_not_fit_are_left_out(figures, tmp_path):
     figure = go.Figure(figures["samples"])
     plan = figure.layout.meta["anchorlens"]
-    figure.update_layout(meta={"anchorlens": {**plan, "parts": [["short", "a fact of many words " * 12, "end"]]}})
+    figure.update_layout(meta={"anchorlens": {**plan, "parts": ["short", "a fact of many words " * 12]}})
     with opened(figure, tmp_path, width=700) as page:
-        seen = page.evaluate(BOXES)
-        assert max(line["right"] for line in seen["heading"]) <= 700
-        assert max(line["bottom"] for line in seen["heading"]) < min(panel["top"] for panel in seen["panels"])
-        assert page.locator(".gtitle").text_content().count("many") == 12
+        assert max(line["right"] for line in page.evaluate(BOXES)["heading"]) <= 700
+        assert page.locator(".gtitle").text_content().endswith("short")

@@ -7,7 +7,7 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
 from .browser import contrast
-from .seen import curves_of, lines_of, looks, names, said, ticks_of, titles
+from .seen import curves_of, lines_of, looks, names, said, titles, told
 from .synthetic import knockout_contrasts, knockout_frame, swap_effects, swap_frame
 from .test_target import ENTRIES
 
@@ -26,12 +26,12 @@ def test_labelled_runs_stand_side_by_side_whatever_differs():
     assert titles(figure) == ["m: qa", "m: four shots"]
     # One entry for the curves of both panels: the titles tell them apart.
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
-    first, second = lines_of(figure, "Q-Anchored swap (PopQA)")
+    lines = [trace for trace in lines_of(figure, "Q-Anchored swap (PopQA)") if trace.fill is None]
+    first, second = (trace for trace in lines if trace.xaxis in ("x", "x2"))
     assert list(second.y) == [value - 5 for value in first.y]
-    assert "prompt qa, fewshot(4)" in said(figure)
-    assert {trace.xaxis for trace in ticks_of(figure).values()} == {"x"}  # what is put back cannot fall
+    assert "prompt qa; prompt fewshot(4)" in told(figure)
     assert figure.layout.yaxis.range == figure.layout.yaxis2.range
-    lower = [t for t in figure.data if t.name == "Q-Anchored swap (PopQA), contrast" and t.mode == "lines" and t.fill is None]
+    lower = [trace for trace in lines if trace.xaxis in ("x3", "x4")]
     assert [set(t.y) == {-9.0} for t in lower] == [False, True]
     with pytest.raises(InputError, match=r"Their curves would overlap\. .*or each with a label"):
         plot_curves([one, other])
@@ -71,14 +71,35 @@ def test_dark_has_the_same_curves_on_near_black():
     assert min(contrast(own, grounds[-1]) for own in grounds[:-1]) > 4.5  # WCAG 2
 
 
+def test_paper_has_panels_and_legend_alone_on_white():
+    frame, contrasts = knockout_frame(MODELS), knockout_contrasts(MODELS)
+    plain, paper = (plot_curves(frame, contrast_tables=contrasts, style=style) for style in ("plain", "paper"))
+    assert [t.to_plotly_json() for t in paper.data] == [t.to_plotly_json() for t in plain.data]
+    assert titles(paper) == titles(plain) == ["m"]
+    assert (said(paper), paper.layout.title.text, len(paper.layout.updatemenus)) == ("", "", 0)
+    assert (paper.layout.paper_bgcolor, paper.layout.plot_bgcolor) == ("white", "white")
+    assert plain.layout.height - paper.layout.height == 2 * 19  # the two lines of the heading
+    assert told(paper) == told(plain)
+
+
+def test_named_anchors_are_drawn_with_their_contrasts():
+    frame, contrasts = swap_frame(MODELS, ("popqa",)), swap_effects(MODELS, ("popqa",))
+    figure = plot_curves(frame, contrast_tables=contrasts, anchors=["pre_answer"])
+    assert {trace.name.partition(",")[0] for trace in figure.data} == {"A-Anchored swap (PopQA)", "Null (displaced)"}
+    assert {trace.xaxis for trace in figure.data if not trace.showlegend} == {"x", "x2"}
+
+
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "why"),
     [
         ({"colour": "datset"}, "colour='datset': unknown value. Did you mean 'dataset'"),
         ({"theme": "drak"}, "theme='drak': unknown value. Did you mean 'dark'"),
         ({"facet": "model"}, "facet='model': unknown value. Use None, or 'dataset'"),
+        ({"style": "papre"}, "style='papre': unknown value. Did you mean 'paper'"),
+        ({"style": "paper", "theme": "dark"}, "style='paper' has a white background"),
+        ({"anchors": ["exact_questio"]}, "anchors='exact_questio': not in these results. Did you mean 'exact_question'"),
     ],
 )
-def test_unknown_choices(option, told):
-    with pytest.raises(InputError, match=told):
+def test_unknown_choices(option, why):
+    with pytest.raises(InputError, match=why):
         plot_curves(swap_frame(MODELS, ("popqa",)), **option)

@@ -1,9 +1,8 @@
-"""``anchorlens figure``: bands, contrasts and settings of runs on disk."""
+"""``anchorlens figure``: options, claims and captions of runs on disk."""
 
 import json
 from pathlib import Path
 
-import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from click.testing import CliRunner, Result
@@ -11,24 +10,27 @@ from click.testing import CliRunner, Result
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
 from anchorlens.figures import export
-from anchorlens.runs.schema import settings_of
-from anchorlens.runs.store import write_run
+from anchorlens.results.findings import STANDS, Finding
+from anchorlens.running import loading
 
-from .synthetic import TRUTH, knockout_contrasts, knockout_frame
+from .seen import told
+from .synthetic import Sweep, knockout_contrasts, knockout_frame
 
 MODELS = {"m": 4}
+CLAIM = Finding("delta_p_vs_placebo", STANDS, (2,), control="random_tokens")
 
 
-def run_of(path: Path, *, distractor: str = "matched", contrast_tables: bool = True) -> str:
-    """A run directory of a knockout with invented numbers."""
-    run_id = f"run-{distractor}"
-    config = {"prompt": "qa", **TRUTH, "distractor": distractor}
-    del config["known_only"]  # a choice of swaps alone
-    curves = knockout_frame(MODELS, ("popqa",)).assign(distractor=distractor)
-    tables = {"examples": pd.DataFrame({"run_id": [run_id]}), "samples": pd.DataFrame({"run_id": [run_id]}), "curves": curves}
-    if contrast_tables:
-        tables["contrasts"] = knockout_contrasts(MODELS, ("popqa",)).assign(run_id=run_id, **settings_of(config))
-    return str(write_run(path, tables, [{"run_id": run_id, "config": config}], more=lambda _: None))
+def sweep(distractor: str) -> Sweep:
+    contrasts = knockout_contrasts(MODELS, ("popqa",)).assign(
+        prompt="qa", answers="gold", distractor=distractor, split="fixed", known_only=""
+    )
+    return Sweep(knockout_frame(MODELS, ("popqa",)).assign(distractor=distractor), contrasts, CLAIM)
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch):
+    """A run for each distractor, as if it were on disk."""
+    monkeypatch.setattr(loading, "load_run", lambda path: [sweep(str(path))])
 
 
 def called(*arguments: str) -> Result:
@@ -43,53 +45,58 @@ def refused(*arguments: str, said: str) -> None:
 
 @pytest.fixture
 def drawn(tmp_path, monkeypatch):
-    """What a call draws: every text of the figure that it writes."""
+    """The figure that a call draws."""
     figures: list[go.Figure] = []
     monkeypatch.setattr(export, "save_figure", lambda figure, path, scale=None: figures.append(figure))
 
-    def draw(*arguments: str) -> str:
+    def draw(*arguments: str) -> go.Figure:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))
         assert result.exit_code == 0, result.output
-        return json.dumps(figures[-1].to_plotly_json(), ensure_ascii=False, default=str)
+        return figures[-1]
 
     return draw
 
 
-def test_contrasts_and_both_bands_are_drawn_unless_asked_otherwise(tmp_path, drawn):
-    run = run_of(tmp_path / "a")
-    told = drawn(run)
-    assert "Contrasts</b>" in told
-    assert "row_specific_effect" in told
-    assert "outer: simultaneous over layers" in told
-    assert "Contrasts</b>" not in drawn(run, "--contrasts", "none")
-    assert "bootstrap over questions (simultaneous over layers)" in drawn(run, "--bands", "simultaneous")
-    assert "bootstrap" not in drawn(run, "--bands", "none")
-    assert '"text": "AUC minus placebo' in drawn(run, "--contrasts", "auc_drop")
+def texts(figure: go.Figure) -> list[str]:
+    return [note.text for note in figure.layout.annotations]
 
 
-def test_runs_without_effects_are_drawn_without_contrasts(tmp_path, drawn):
-    told = drawn(run_of(tmp_path / "a", contrast_tables=False))
-    assert "Q-Anchored (PopQA)" in told
-    assert "Contrasts</b>" not in told
+def test_the_options_are_those_of_plot_curves(drawn):
+    figure = drawn("matched")
+    assert texts(figure) == ["m", "Difference from control: ΔP minus placebo"]
+    assert "Bands: 95 %, simultaneous" in told(figure)
+    assert texts(drawn("matched", "--contrasts", "none")) == ["m"]
+    assert texts(drawn("matched", "--contrasts", "auc_drop"))[1].endswith("AUC minus placebo")
+    assert "Bands: 95 %, pointwise" in told(drawn("matched", "--bands", "pointwise"))
+    assert "Bands" not in told(drawn("matched", "--bands", "none"))
+    assert drawn("matched", "--style", "paper").layout.title.text == ""
 
 
-def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(tmp_path, drawn):
-    told = drawn(run_of(tmp_path / "a"), run_of(tmp_path / "b", distractor="random"))
-    for distractor in ("matched", "random"):
-        assert f"Q-Anchored (PopQA, distractor {distractor}), contrast" in told
+def test_layers_that_the_findings_claim_are_filled(drawn):
+    marks = [trace for trace in drawn("matched").data if trace.marker.symbol == "circle"]
+    assert [(trace.name, list(trace.x)) for trace in marks] == [("All rows (PopQA)", [2])]
 
 
-def test_labels_give_each_run_panels_of_its_own(tmp_path, drawn):
-    runs = run_of(tmp_path / "a"), run_of(tmp_path / "b", distractor="random")
-    told = drawn(*runs, "--label", "first", "--label", "second")
-    assert all(part in told for part in ("m: first", "m: second", "Contrasts</b>"))
+def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(drawn):
+    names = {trace.name for trace in drawn("matched", "random").data}
+    assert {f"All rows (PopQA, {word} false answers)" for word in ("matched", "random")} <= names
+
+
+def test_labels_give_each_run_panels_of_its_own(drawn):
+    figure = drawn("matched", "random", "--label", "first", "--label", "second")
+    assert texts(figure)[:2] == ["m: first", "m: second"]
     for labels in (["--label", "one"], ["--label", "one", "--label", "one"]):
-        refused(*runs, *labels, said="1 different labels, 2 given runs")
+        refused("matched", "random", *labels, said="1 different labels, 2 given runs")
 
 
-def test_json_names_the_file_and_the_runs(tmp_path):
-    run, out = run_of(tmp_path / "a"), str(tmp_path / "f.html")
-    assert json.loads(called(run, "--out", out, "--json").output) == {"figure": out, "runs": [run]}
+def test_the_caption_is_printed_on_request(tmp_path):
+    out = str(tmp_path / "f.html")
+    assert called("matched", "--out", out).output == f"figure  {out}\n"
+    path, caption = called("matched", "--out", out, "--caption").output.splitlines()
+    assert path == f"figure  {out}"
+    assert caption.startswith("ΔP in percentage points by layer.")
+    assert json.loads(called("matched", "--out", out, "--json").output) == {"figure": out, "runs": ["matched"], "caption": caption}
+    assert f"<summary>Caption</summary><p>{caption.replace('&', '&amp;')}</p>" in Path(out).read_text(encoding="utf8")
 
 
 def test_help_says_what_the_words_mean():
@@ -97,8 +104,8 @@ def test_help_says_what_the_words_mean():
     words = (
         "pointwise (for one layer chosen beforehand",
         "simultaneous (over all layers",
-        "Panels of contrasts",
-        "delta_p_vs_placebo, flip_rate",
+        "difference from the control",
+        "paper: panels",
     )
     assert all(said in text for said in words)
 
@@ -113,7 +120,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_drawn(tmp_pat
         mkdir(self, *args, **options)
 
     monkeypatch.setattr(Path, "mkdir", denied)
+    monkeypatch.setattr(loading, "load_run", lambda path: pytest.fail("a run was read"))
     # The place comes first, and so does the suffix.
     refused("no/such/run", "--out", str(closed / "f.html"), said=f"{closed} cannot be written")
     refused("no/such/run", "--out", str(tmp_path / "f.jpg"), said="End the name with .html, .png, .svg or .pdf")
-    assert called(run_of(tmp_path / "b"), "--out", str(tmp_path / "f.html")).exit_code == 0

@@ -6,7 +6,7 @@ import pytest
 
 from anchorlens.figures.curves import plot_curves
 
-from .seen import looks, names, only_curve, said, titles
+from .seen import dotted, looks, names, only_curve, said, titles, told
 from .synthetic import NAN, TRUTH, drawn, knockout_frame, point, swap_frame
 
 
@@ -19,7 +19,7 @@ def test_any_one_answer_anchor_is_the_a_anchored_swap(anchor):
     figure = swap("exact_question", anchor)
     assert names(figure) == ["Q-Anchored swap (PopQA)", "A-Anchored swap (PopQA)"]
     assert looks(figure)["A-Anchored swap (PopQA)"] == ("#ff7f0e", "dash")
-    assert f"anchors exact_question, {anchor}" in said(figure)
+    assert f"anchors exact_question, {anchor};" in told(figure)
 
 
 def test_several_answer_anchors_are_named_and_differ_in_look():
@@ -120,26 +120,22 @@ def test_missing_value_is_a_gap_in_line_and_band():
     assert list(band.y) == [0.0, -1.0, -3.0, -2.0, 0.0, None, -3.0, -4.0, -6.0, -5.0, -3.0]
 
 
-def test_point_that_no_line_reaches_is_marked_with_its_interval():
-    rows = [point(layer=k, effect=v, ci_low=-9.0, ci_high=-1.0) for k, v in enumerate([-4.0, NAN, -5.0, -5.0])]
-    (mark,) = (trace for trace in drawn(rows).data if trace.mode == "markers")
-    assert (list(mark.x), list(mark.y)) == ([0], [-4.0])
-    assert (list(mark.error_y.array), list(mark.error_y.arrayminus)) == ([3.0], [5.0])
-    assert drawn(rows, bands=False).data[-1].error_y.array is None
-
-
 def test_layers_that_were_not_measured_are_bridged_and_the_measured_ones_marked():
-    line = only_curve(drawn([point(layer=k) for k in (8, 0, 4)]))
-    assert (list(line.x), line.mode) == ([0, 4, 8], "lines+markers")
-    assert only_curve(drawn([point(layer=k) for k in (0, 1, 2)])).mode == "lines"
+    figure = drawn([point(layer=k) for k in (8, 0, 4)])
+    (mark,) = (trace for trace in figure.data if trace.mode == "markers")
+    assert list(only_curve(figure).x) == list(mark.x) == [0, 4, 8]
+    assert "+: measured layer" in told(figure)
+    whole = drawn([point(layer=k) for k in (0, 1, 2)])
+    assert {trace.mode for trace in whole.data} == {"lines"}
+    assert "measured layer" not in told(whole)
 
 
-def test_points_by_construction_are_hollow_and_say_so():
+def test_points_by_construction_are_asterisks_and_say_so():
     figure = drawn([point(layer=k, anchor="pre_answer_all", by_construction=k == 0) for k in range(3)])
     (mark,) = (trace for trace in figure.data if trace.mode == "markers")
-    assert (list(mark.x), mark.marker.color, mark.marker.line.color) == ([0], "white", "#ff7f0e")
+    assert (list(mark.x), mark.marker.symbol, mark.marker.color) == ([0], "asterisk-open", "#ff7f0e")
     assert [text.endswith("<br>fixed by construction") for text in only_curve(figure).text] == [True, False, False]
-    assert "hollow point: value fixed by construction" in said(figure)
+    assert "Asterisk: value fixed by construction" in told(figure)
 
 
 def test_hover_says_all_there_is_to_say():
@@ -151,31 +147,21 @@ def test_hover_says_all_there_is_to_say():
         "ΔP −12.35 points (95 %: −20.00 to 0.00)<br>P before 0.680<br>n = 64 questions",
         "<b>Q-Anchored swap (PopQA)</b><br>Qwen3-8B, PopQA<br>anchor exact_question, layer 8<br>"
         "ΔP −10.00 points (no interval)<br>P before unknown<br>n = 1 question<br>"
-        "fewer than 20 questions: interpret with care",
+        "fewer than 10 questions: no interval, no claim",
     ]
 
 
 def test_controls_and_bands_can_be_left_out():
-    frame = swap_frame({"m": 4}, ("popqa",))
-    figure = plot_curves(frame, controls=False, bands=False)
-    assert [trace.name for trace in figure.data if not trace.name.endswith("P before")] == names(figure)
-    assert "controls" not in said(figure)
-    assert "band" not in said(figure)
+    figure = plot_curves(swap_frame({"m": 4}, ("popqa",)), controls=False, bands=False)
+    assert [trace.name for trace in figure.data] == names(figure)
+    assert "Dotted" not in told(figure)
+    assert "Bands" not in told(figure)
 
 
-def test_controls_by_name_and_their_dots():
-    frame = swap_frame({"m": 4}, ("popqa",), ("exact_question",))
-    second = frame[frame["control"] == "null"].assign(control="placebo")
-    both = [second, frame]
-    dotted = [t for t in plot_curves(both).data if t.line.width == 1 and t.text]
-    assert {t.name: (t.line.dash, t.visible) for t in dotted} == {
-        "Q-Anchored swap (PopQA), null": ("dot", "legendonly"),
-        "Q-Anchored swap (PopQA), placebo": ("2px,6px", "legendonly"),
-    }
-    hover = next(t for t in dotted if t.name.endswith("null")).text[0]
-    assert hover.startswith("<b>Q-Anchored swap (PopQA)</b><br>control: null<br>m, PopQA<br>anchor exact_question, layer 0<br>")
-    (only,) = (t for t in plot_curves(both, controls=["placebo"]).data if t.line.width == 1 and t.text)
-    assert (only.name, only.visible) == ("Q-Anchored swap (PopQA), placebo", None)  # what was named needs no click
+def test_hover_of_a_control():
+    (line,) = dotted(plot_curves(swap_frame({"m": 4}, ("popqa",), ("exact_question",))))
+    kind = "control: null (the donor's activations at random other positions)"
+    assert line.text[0].startswith(f"<b>Q-Anchored swap (PopQA)</b><br>{kind}<br>m, PopQA<br>anchor exact_question, layer 0<br>")
 
 
 KNOCKOUT = {
@@ -192,20 +178,27 @@ KNOCKOUT = {
 @pytest.mark.parametrize(
     ("changes", "wanted", "unsaid"),
     [
-        ({}, "prompt qa", ("noising", "site", "window")),
-        ({"direction": "denoising", "site": "attn_out", "window": 5}, "denoising · site attn_out · window 5", ()),
-        ({"readout": "probe", "probe_site": "attn_out", "site": "mlp_out"}, "site mlp_out · probe at attn_out", ()),
+        ({}, "donors: same_relation; prompt qa; known and unknown questions.", ("noising", "site", "window")),
+        ({"direction": "denoising", "site": "attn_out", "window": 5}, "denoising; site attn_out; windows of 5 layers", ()),
+        ({"readout": "probe", "probe_site": "attn_out", "site": "mlp_out"}, "site mlp_out; probe at attn_out", ()),
         ({"known_only": "True"}, "known questions only", ()),
-        (KNOCKOUT | {"probe_site": "resid_post"}, "knockout mode mask", ("resid_post",)),
+        (KNOCKOUT | {"probe_site": "resid_post"}, "attention masked before the softmax", ("resid_post",)),
         (KNOCKOUT | {"probe_site": "mlp_out"}, "probe at mlp_out", ("site",)),
-        (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa · answers gold · distractor random · split fixed", ()),
+        (KNOCKOUT | TRUTH | {"distractor": "random"}, "prompt qa; given answers; random false answers; pathways of one layer", ()),
     ],
 )
-def test_the_heading_says_settings_that_all_share_and_sites_that_are_not_the_default(changes, wanted, unsaid):
+def test_the_caption_says_settings_that_all_share_and_sites_that_are_not_the_default(changes, wanted, unsaid):
     figure = drawn([point(**changes)])
-    assert wanted in said(figure)
-    assert not any(word in said(figure) for word in unsaid)
+    assert wanted in told(figure)
+    assert not any(word in told(figure) for word in unsaid)
     assert names(figure) == ["All (PopQA)" if "pathway" in changes else "Q-Anchored swap (PopQA)"]
+
+
+def test_the_heading_says_what_p_is_and_how_many_questions():
+    rows = [point(anchor="exact_question", p_before=0.6, n=90), point(anchor="pre_answer", p_before=0.4)]
+    figure = drawn(rows)
+    assert said(figure) == "ΔP by layer: activation swap · 90–100 questions · P before 0.40–0.60 · P of the answer's first token"
+    assert said(drawn(rows, title="")) == said(figure).partition(" · ")[2]
 
 
 def test_order_of_rows_does_not_matter():
@@ -232,7 +225,21 @@ def test_sizes():
     usual = plot_curves(frame).layout
     panels = (usual.yaxis.domain[1] - usual.yaxis.domain[0]) * (usual.height - usual.margin.t - usual.margin.b)
     assert (round(panels), usual.width) == (380, None)
-    sized = plot_curves(frame, height=500, width=900).layout
-    assert (sized.height, sized.width) == (500, 900)
     six = plot_curves(swap_frame({f"m{k}": 3 for k in range(6)}, ("popqa",)))
     assert six.layout.height > 800
+
+
+def test_panels_stand_below_each_other_below_900_pixels():
+    frame = swap_frame({"m1": 3, "m2": 5})
+    wide, narrow = (plot_curves(frame, width=width).layout for width in (900, 899))
+    assert (wide.yaxis.domain, wide.yaxis2.domain) == ((0, 1), (0, 1))
+    assert wide.xaxis.domain[1] < wide.xaxis2.domain[0]
+    assert narrow.xaxis.domain == narrow.xaxis2.domain == (0, 1)
+    assert narrow.yaxis.domain[0] > narrow.yaxis2.domain[1]
+    assert [(wide[axis].title.text, wide[axis].showticklabels) for axis in ("yaxis", "yaxis2")] == [("ΔP", True), ("", False)]
+    assert [(narrow[axis].title.text, narrow[axis].showticklabels) for axis in ("yaxis", "yaxis2")] == [("ΔP", True)] * 2
+    assert narrow.xaxis2.range == wide.xaxis2.range == (-0.5, 4.5)
+
+
+def test_a_line_too_long_for_the_width_loses_its_last_parts():
+    assert said(plot_curves(swap_frame({"m": 3}), width=330)).endswith("100 questions · P before 0.60")

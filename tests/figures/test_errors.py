@@ -57,7 +57,7 @@ def test_window_may_differ_between_models_and_settings_between_protocols():
         ([{}, {"control": "null", "dataset": "nq"}], True, "^The control 'null' of exact_question, nq, Qwen/Qwen3-8B has no curve"),
         ([{}, {"control": "null", "prompt": "chat"}], True, "^The control 'null' of exact_question, popqa, .* has no curve"),
         ([{}, {"control": "placebo"}], ["placbo"], "Did you mean 'placebo'?"),
-        ([{}], ["null"], "controls='null': not in these results. These results have no control"),
+        ([{}], ["null"], "controls='null': not in these results. These results have none"),
         *(([{"layer": layer}], True, "'layer' of the curves frame must hold whole numbers") for layer in (-1, 1.5, NAN)),
         ([{"effect": "deep"}], True, "'effect' of the curves frame must hold numbers"),
         ([{"ci_low": -float("inf")}], True, "'ci_low' of the curves frame holds an infinite value"),
@@ -82,7 +82,6 @@ def test_null_read_as_missing_from_csv(tmp_path):
     assert whole["effect"].tolist() == pytest.approx(SMALL["effect"].tolist())
 
 
-@pytest.mark.parametrize(("size", "least"), [({"width": 200}, "at least 320"), ({"height": 100}, "at least")])
-def test_sizes_too_small(size, least):
-    with pytest.raises(InputError, match=rf"too small for this figure\. Give {least}"):
-        plot_curves(SMALL, **size)
+def test_a_width_too_small():
+    with pytest.raises(InputError, match=r"^width=200: too small for this figure\. Give at least 320"):
+        plot_curves(SMALL, width=200)

@@ -7,7 +7,7 @@ import pytest
 from anchorlens.figures.curves import plot_curves
 
 from .conftest import TITLE
-from .seen import legend, lines_of, looks, names, said, ticks_of, titles
+from .seen import dotted, legend, lines_of, looks, names, said, titles, told
 from .synthetic import DATASETS, TARGET_MODELS, knockout_contrasts, knockout_frame, pick, swap_frame
 
 # Independent of the package: copied from METHOD 8.
@@ -17,7 +17,6 @@ ENTRIES = [
     ("Q-Anchored (HotpotQA)", "#9467bd"), ("A-Anchored (HotpotQA)", "#8c564b"),
     ("Q-Anchored (NQ)", "#e377c2"), ("A-Anchored (NQ)", "#7f7f7f"),
 ]  # fmt: skip
-EXTRAS = ["Range of controls", "Placebo gap", "Placebo split", "Other placebos", "All (unsplit)"]
 
 
 def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale(target):
@@ -29,7 +28,7 @@ def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale
     assert (layout.xaxis.title.text, layout.xaxis2.title.text) == ("Layer", "Layer")
     assert (layout.xaxis.range, layout.xaxis2.range) == ((-0.5, 35.5), (-0.5, 63.5))
     assert (layout.xaxis.matches, layout.xaxis2.matches, layout.yaxis2.matches) == (None, None, "y")
-    assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("ΔP", None)
+    assert (layout.yaxis.title.text, layout.yaxis2.title.text) == ("ΔP", "")
     assert layout.yaxis2.range == layout.yaxis.range
     assert (layout.yaxis.showticklabels, layout.yaxis2.showticklabels) == (True, False)
     assert layout.yaxis.range[0] < 0 < layout.yaxis.range[1]
@@ -37,8 +36,8 @@ def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale
     assert layout.yaxis2.zeroline
 
 
-def test_eight_entries_in_order_and_then_those_of_all_data_sets(target):
-    assert [trace.name for trace in legend(target)] == [*dict(ENTRIES), *EXTRAS]
+def test_eight_entries_in_order_and_then_the_placebo(target):
+    assert [trace.name for trace in legend(target)] == [*dict(ENTRIES), "Placebo"]
     assert target.layout.showlegend is True
 
 
@@ -47,17 +46,15 @@ def test_both_legends_stand_below_all_panels_and_each_other(target):
     for box in (layout.legend, layout.legend2):
         assert (box.orientation, box.yref, box.yanchor, box.x, box.xanchor) == ("h", "container", "bottom", 0, "left")
         # Grouped order would put every curve into a column of its own.
-        assert (box.traceorder, box.entrywidthmode, box.entrywidth) == ("normal", "fraction", 0.5)
+        assert (box.traceorder, box.entrywidthmode, box.entrywidth) == ("normal", "fraction", 0.25)
     assert layout.legend2.y == 0
-    assert layout.legend.y * layout.height == pytest.approx(3 * 19 + 6)
-    assert layout.margin.b == 58 + (3 * 19 + 6) + (4 * 19 + 6)
+    assert layout.legend.y * layout.height == pytest.approx(19 + 6)
+    assert layout.margin.b == 58 + (2 * 19 + 6) + (19 + 6)
 
 
-def test_isolating_a_curve_leaves_what_stands_beside_the_curves(target):
+def test_isolating_a_curve_leaves_the_second_legend(target):
     assert (target.layout.legend.itemdoubleclick, target.layout.legend2.itemdoubleclick) == ("toggleothers", False)
-    beside = [trace for trace in target.data if trace.legendgroup in EXTRAS]
-    assert {trace.legend for trace in beside} == {"legend2"}
-    assert {trace.legend for trace in target.data if trace.legendgroup not in EXTRAS} == {None}
+    assert {trace.legend for trace in [*dotted(target), legend(target)[-1]]} == {"legend2"}
 
 
 def test_each_curve_is_the_frames_points_in_its_colour_question_solid_and_answer_dashed(target):
@@ -71,118 +68,72 @@ def test_each_curve_is_the_frames_points_in_its_colour_question_solid_and_answer
             assert list(line.y) == pick(frame, model=model, **wanted)["effect"].tolist()
 
 
-def test_every_entry_has_a_band_and_crosses_that_hide_with_it(target):
+def test_every_entry_has_one_band_and_crosses_that_hide_with_it(target):
     for name, colour in ENTRIES:
         (group,) = {trace.legendgroup for trace in lines_of(target, name)}
         mates = [trace for trace in target.data if trace.legendgroup == group]
         assert {(trace.mode, trace.fill) for trace in mates} == {("lines", None), ("lines", "toself"), ("markers", None)}
         bands = [trace for trace in mates if trace.fill == "toself"]
-        assert [trace.xaxis for trace in bands] == ["x", "x2"] * 2
+        assert [trace.xaxis for trace in bands] == ["x", "x2"]
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-        # The band of all layers at once, and on it that of each layer by itself.
-        opacities = [trace.fillcolor.removeprefix(f"rgba({red},{green},{blue},") for trace in bands]
-        assert opacities == ["0.029)", "0.029)", "0.063)", "0.063)"]
+        assert {trace.fillcolor for trace in bands} == {f"rgba({red},{green},{blue},0.07)"}
         assert {trace.hoverinfo for trace in bands} == {"skip"}
         assert not any(trace.showlegend for trace in bands)
         assert {trace.visible for trace in mates} == {None}
     assert target.layout.legend.groupclick == "togglegroup"
 
 
-def test_a_swap_has_eight_entries_one_grey_area_a_panel_and_each_null_as_a_dotted_line_after_a_click():
+def test_a_swap_has_eight_entries_and_each_null_as_a_dotted_line():
     frame = swap_frame()
     figure = plot_curves(frame)
     entries = {name.replace("Anchored", "Anchored swap"): colour for name, colour in ENTRIES}
     assert {name: colour for name, (colour, _) in looks(figure).items()} == entries
-    assert names(figure) == list(entries)
-    beside = [(trace.name, trace.visible) for trace in legend(figure)[8:]]
-    assert beside == [("Range of controls", None), ("null", "legendonly")]
-    assert said(figure).startswith("ΔP by layer: activation swap · ")
-    assert "grey area: range of the controls: null (donor streams at random positions)" in said(figure)
-    assert "donors same_relation" in said(figure)
+    assert [trace.name for trace in legend(figure)] == [*entries, "Null (displaced)"]
     for name, colour in entries.items():
-        dotted = [trace for trace in figure.data if trace.name == f"{name}, null"]
-        assert [trace.xaxis for trace in dotted] == ["x", "x2"]
-        assert {(t.line.color, t.line.dash, t.line.width, t.visible) for t in dotted} == {(colour, "dot", 1, "legendonly")}
-        assert not any(trace.showlegend for trace in dotted)
-    areas = [trace for trace in figure.data if trace.name == "Range of controls" and not trace.showlegend]
-    for area, model in zip(areas, TARGET_MODELS, strict=True):
-        nulls = pick(frame, model=model, control="null").groupby("layer")["effect"]
-        layers = TARGET_MODELS[model]
-        assert list(area.x[: 2 * layers]) == [*range(layers), *reversed(range(layers))]
-        assert list(area.y[:layers]) == nulls.max().tolist()
-        assert list(area.y[layers : 2 * layers]) == nulls.min().tolist()[::-1]
+        nulls = lines_of(figure, f"{name}, null")
+        assert [trace.xaxis for trace in nulls] == ["x", "x2"]
+        assert {(t.line.color, t.line.dash, t.visible, t.showlegend) for t in nulls} == {(colour, "dot", None, False)}
 
 
-def test_ticks_say_how_far_each_curve_can_fall():
-    frame = swap_frame({"m": 8}, ("popqa",))
-    frame.loc[frame["anchor"] == "pre_answer", "p_before"] = 0.4
-    figure = plot_curves(frame)
-    assert {name: (list(t.x), list(t.y)) for name, t in ticks_of(figure).items()} == {
-        "Q-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-60)]),
-        "A-Anchored swap (PopQA), P before": ([7.5], [pytest.approx(-40)]),
-    }
-    assert "n 100 questions · P before 0.40–0.60" in said(figure)
-    assert "ticks at the right: −100·P before" in said(figure)
-    # When something is put back, ΔP cannot fall by P.
-    assert ticks_of(plot_curves(frame.assign(direction="denoising"))) == {}
+def test_curves_lie_above_bands_and_controls_and_below_marks(target):
+    drawn = [trace for trace in target.data if trace.x != (None,)]
+    kinds = ["band" if t.fill else "mark" if t.mode == "markers" else "dotted" if t in dotted(target) else "line" for t in drawn]
+    assert kinds == sorted(kinds, key=["band", "dotted", "line", "mark"].index)
+    assert set(kinds) == {"band", "dotted", "line", "mark"}
+    assert {trace.line.width for trace in target.data if trace.line.width and trace not in dotted(target)} <= {2.2, 1.5}
 
 
-def test_no_point_lies_below_its_tick_where_p_before_differs_by_layer():
-    frame = knockout_frame({"m": 8}, ("popqa",), placebos=())
-    frame["p_before"] = 0.5 + 0.05 * frame["layer"]
-    frame["effect"] = -100 * frame["p_before"]  # all of P is lost at every layer
-    ticks = ticks_of(plot_curves(frame))
-    assert [tick.y[0] for tick in ticks.values()] == pytest.approx([-85] * len(ticks))
-    assert "P before 0.68, 0.50 to 0.85 by layer" in ticks["Q-Anchored (PopQA), P before"].text[0]
-
-
-def test_a_tick_far_below_the_curves_does_not_press_them_flat():
-    frame = swap_frame({"m": 8}, ("popqa",)).assign(p_before=0.99)
-    frame["effect"] = frame["effect"] / 10
-    figure = plot_curves(frame, bands=False)
-    assert ticks_of(figure) == {}
-    assert figure.layout.yaxis.range[0] > -20
-    assert "P before 0.99" in said(figure)
-
-
-def test_curves_lie_above_bands_and_below_marks(target):
-    drawn = [trace for trace in target.data if trace.name not in EXTRAS]
-    kinds = ["band" if t.fill else "mark" if t.mode == "markers" else "thin" if t.line.width < 2 else "line" for t in drawn]
-    assert kinds == sorted(kinds, key=["band", "thin", "line", "mark"].index)
-    assert set(kinds) == {"band", "thin", "line", "mark"}
-
-
-def test_title_says_synthetic_and_the_line_below_says_what_is_drawn(target):
-    assert said(target) == (
-        f"{TITLE} · "
-        "protocol knockout · readout probe · anchor exact_question · knockout mode mask · prompt qa · answers gold · "
-        "distractor matched · split fixed · n 158–312 questions · P before 0.60 · ΔP in percentage points · "
-        "bands: 95 % bootstrap over questions; inner: pointwise, outer: simultaneous over layers · "
-        "grey area: range of the controls: placebo split (other question tokens cut, and split by that) · "
-        "ticks at the right: −100·P before, the lowest possible ΔP · "
-        "×: no signal (AUC interval reaches 0.5) · pale legend entries: hidden controls"
+def test_the_heading_has_two_lines_and_the_caption_the_rest(target):
+    assert said(target) == f"{TITLE} · 158–312 questions · P before 0.60 · P by a truth probe"
+    assert told(target) == (
+        "ΔP in percentage points by layer. 158–312 questions; P before 0.60; P by a truth probe. "
+        "Attention knockout: anchor exact_question; attention masked before the softmax; prompt qa; given answers; "
+        "matched false answers; pathways of one layer. "
+        "Q-Anchored: rows whose prediction flips; A-Anchored: the others. This split alone draws Q below A. "
+        "Bands: 95 %, simultaneous over all layers (bootstrap over questions; none below 10 questions). "
+        "Dotted: Placebo, the same with as many other question tokens; with pathways, split in the same way. "
+        "×: no signal of the probe (the interval of its AUC reaches 0.5)."
     )
 
 
-def test_range_holds_everything_that_is_drawn(target):
+def test_the_range_holds_curves_and_bands_and_little_more(target):
     low, high = target.layout.yaxis.range
-    # Curves that wait for a click too: they must not come up cut off.
-    drawn = [value for trace in target.data for value in trace.y if value is not None and not math.isnan(value)]
+    drawn = [v for trace in target.data if trace not in dotted(target) for v in trace.y if v is not None and not math.isnan(v)]
     assert low < min(drawn)
     assert max(drawn) < high
-    # ... and no more than a twentieth of it is spare at either end.
+    # No more than a twentieth of it is spare at either end.
     assert (min(drawn) - low) == pytest.approx(0.05 * (max(drawn) - min(drawn)))
 
 
-def test_contrasts_stand_below_each_model_and_leave_the_upper_panels_and_the_legend_as_they_are(target):
+def test_contrasts_stand_below_each_model_and_leave_the_upper_panels_as_they_are(target):
     claimed = plot_curves(knockout_frame(), contrast_tables=knockout_contrasts(), title=TITLE)
     layout, plain = claimed.to_dict()["layout"], target.to_dict()["layout"]
     for axis in ("xaxis", "xaxis2", "yaxis", "yaxis2"):
         assert layout[axis] | {"domain": None} == plain[axis] | {"domain": None}
     assert titles(claimed) == titles(target)
-    assert [t.to_plotly_json() for t in legend(claimed)] == [t.to_plotly_json() for t in legend(target)]
-    same = [trace for trace in claimed.data if trace.xaxis in (None, "x", "x2")]
-    assert [trace.to_plotly_json() for trace in same] == [trace.to_plotly_json() for trace in target.data]
+    assert names(claimed) == names(target)
+    shown = [trace.to_plotly_json() for trace in claimed.data if trace.xaxis in ("x", "x2")]
+    assert shown == [trace.to_plotly_json() for trace in target.data if trace.xaxis in ("x", "x2")]
     for upper, lower in (("", "3"), ("2", "4")):
         above, below = claimed.layout[f"xaxis{upper}"], claimed.layout[f"xaxis{lower}"]
         assert (below.domain, below.range, below.matches) == (above.domain, above.range, f"x{upper}")

@@ -8,8 +8,8 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.runs import schema
 
-from .seen import curves_of, looks, names, only_curve, said
-from .synthetic import drawn, effect, knockout_contrasts, knockout_frame, point, swap_frame
+from .seen import curves_of, dotted, looks, names, only_curve, told
+from .synthetic import drawn, knockout_contrasts, knockout_frame, point, swap_frame
 
 MODELS = {"m": 4}
 
@@ -24,44 +24,46 @@ def test_the_settings_are_those_of_the_schema():
 
 
 @pytest.mark.parametrize(
-    ("column", "usual", "other"),
+    ("column", "values", "words"),
     [
-        ("distractor", "matched", "random"),
-        ("split", "fixed", "per_layer"),
-        ("prompt", "qa", "chat"),
-        ("answers", "gold", "generated"),
+        ("distractor", ("matched", "random"), ("matched false answers", "random false answers")),
+        ("split", ("fixed", "per_layer"), ("pathways of one layer", "pathways of each layer")),
+        ("prompt", ("qa", "chat"), ("prompt qa", "prompt chat")),
+        ("answers", ("gold", "generated"), ("given answers", "the model's answers")),
     ],
 )
-def test_two_knockouts_that_differ_in_a_setting(column, usual, other):
+def test_two_knockouts_that_differ_in_a_setting_say_so_in_plain_words(column, values, words):
     frame = knockout_frame(MODELS, ("popqa",), unsplit=False, placebos=("random_tokens",))
-    figure = plot_curves(two(frame, column, other))
-    assert names(figure) == [f"{pathway}-Anchored (PopQA, {column} {value})" for value in (usual, other) for pathway in "QA"]
+    figure = plot_curves(two(frame, column, values[1]))
+    assert names(figure) == [f"{pathway}-Anchored (PopQA, {text})" for text in words for pathway in "QA"]
     seen = list(looks(figure).values())
     assert seen[:2] == [("#1f77b4", "solid"), ("#ff7f0e", "dash")]  # the usual run looks as ever
     assert len({colour for colour, _ in seen}) == len({dash for _, dash in seen}) == 4
-    # Each line holds its own run, and so does each placebo gap.
+    # Each line holds its own run, and so does each placebo.
     question = frame[(frame["pathway"] == "Q-Anchored") & (frame["control"] == "none")]["effect"]
     assert [list(trace.y) for trace in curves_of(figure)[::2]] == [question.tolist(), (question - 3).tolist()]
-    gaps = [trace.name for trace in figure.data if trace.name.startswith("Placebo gap (")]
-    assert sorted(gaps) == sorted(f"Placebo gap (PopQA, {column} {value})" for value in (usual, other))
+    assert sorted(trace.name for trace in dotted(figure)) == sorted(f"{name}, random_tokens" for name in names(figure))
 
 
-@pytest.mark.parametrize(("column", "other"), [("known_only", "True"), ("prompt", "fewshot(4)")])
-def test_two_swaps_that_differ_in_a_setting_keep_their_nulls_apart(column, other):
-    frame = swap_frame(MODELS, ("popqa",), ("exact_question",))
-    figure = plot_curves(two(frame, column, other))
-    usual = frame[column].iloc[0]
-    assert names(figure) == [f"Q-Anchored swap (PopQA, {column} {value})" for value in (usual, other)]
-    dotted = [trace.name for trace in figure.data if trace.line.dash == "dot" and trace.text]
-    assert sorted(dotted) == sorted(f"{trace.name}, null" for trace in curves_of(figure))
+@pytest.mark.parametrize(
+    ("column", "other", "words"),
+    [
+        ("known_only", "True", ("known and unknown questions", "known questions only")),
+        ("prompt", "fewshot(4)", ("prompt qa", "prompt fewshot(4)")),
+    ],
+)
+def test_two_swaps_that_differ_in_a_setting_keep_their_nulls_apart(column, other, words):
+    figure = plot_curves(two(swap_frame(MODELS, ("popqa",), ("exact_question",)), column, other))
+    assert names(figure) == [f"Q-Anchored swap (PopQA, {text})" for text in words]
+    assert sorted(trace.name for trace in dotted(figure)) == sorted(f"{name}, null" for name in names(figure))
 
 
 def test_several_settings_are_named_together_and_four_runs_look_different():
     frame = knockout_frame(MODELS, ("popqa",), unsplit=False, placebos=())
     runs = [frame.assign(distractor=d, split=s) for d in ("random", "matched") for s in ("per_layer", "fixed")]
     figure = plot_curves(runs)
-    assert names(figure)[0] == "Q-Anchored (PopQA, distractor matched, split fixed)"
-    assert names(figure)[-1] == "A-Anchored (PopQA, distractor random, split per_layer)"
+    assert names(figure)[0] == "Q-Anchored (PopQA, matched false answers, pathways of one layer)"
+    assert names(figure)[-1] == "A-Anchored (PopQA, random false answers, pathways of each layer)"
     assert len(set(looks(figure).values())) == len(names(figure)) == 8
 
 
@@ -70,8 +72,9 @@ def test_contrasts_follow_their_run():
     contrast_tables = knockout_contrasts(MODELS, ("popqa",)).assign(prompt="qa", answers="gold", split="fixed", known_only="")
     one, other = contrast_tables.assign(distractor="matched"), contrast_tables.assign(distractor="random", value=-40.0)
     figure = plot_curves(two(frame, "distractor", "random"), contrast_tables=[other, one])
-    lines = {trace.line.color: trace for trace in figure.data if trace.xaxis == "x2" and trace.line.width == 2.2}
-    usual, random = (lines[looks(figure)[f"Q-Anchored (PopQA, distractor {name})"][0]] for name in ("matched", "random"))
+    usual, random = (trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "lines" and not trace.fill)
+    assert [line.name for line in (usual, random)] == [f"All rows (PopQA, {name} false answers)" for name in ("matched", "random")]
+    assert usual.line.color != random.line.color
     assert list(usual.y) == one.query("quantity == 'delta_p_vs_placebo'")["value"].tolist()
     assert list(random.y) == [-40.0] * 4
 
@@ -82,70 +85,20 @@ def test_contrasts_that_do_not_say_of_which_run_they_are():
         plot_curves(two(frame, "split", "per_layer"), contrast_tables=knockout_contrasts(MODELS, ("popqa",)))
 
 
-@pytest.mark.parametrize(
-    ("counts", "width", "warned"),
-    [
-        ([19] * 3, 1.1, [True] * 3),
-        ([20] * 3, 2.2, [False] * 3),
-        ([3, 200, 200], 2.2, [True, False, False]),  # single layers do not make a curve thin
-    ],
-)
-def test_curves_of_few_questions_are_thin_and_say_so(counts, width, warned):
-    figure = drawn([point(layer=k, n=n) for k, n in enumerate(counts)])
-    line = only_curve(figure)
-    assert (line.name, line.line.width) == ("Q-Anchored swap (PopQA)", width)
-    assert ("thin line: fewer than 20 questions" in said(figure)) == (width < 2)
-    assert ["fewer than 20 questions: interpret with care" in text for text in line.text] == warned
-
-
-def test_a_curve_of_few_questions_is_thin_in_its_own_panel_alone():
-    figure = drawn([point(layer=k, n=n, model=model) for n, model in ((12, "a"), (300, "b")) for k in range(3)])
-    assert names(figure) == ["Q-Anchored swap (PopQA)"]
-    assert [trace.line.width for trace in figure.data if trace.mode == "lines" and trace.fill is None] == [1.1, 2.2]
-
-
-def test_contrasts_of_few_questions_are_thin_too():
-    frame = knockout_frame(MODELS, ("popqa",))
-    figure = plot_curves(frame, contrast_tables=knockout_contrasts(MODELS, ("popqa",)).assign(n=15))
-    (line,) = (trace for trace in figure.data if trace.xaxis == "x2" and trace.mode == "lines" and not trace.fill and trace.x)
-    assert line.line.width == 1.1
-    assert "fewer than 20 questions" in line.text[0]
+@pytest.mark.parametrize(("n", "said"), [(19, "fewer than 20 questions: interpret with care"), (20, "")])
+def test_few_questions_are_said_and_not_drawn(n, said):
+    figure, usual = (drawn([point(layer=k, n=count) for k in range(3)]) for count in (n, 200))
+    assert all(text.endswith(said or f"n = {n} questions") for text in only_curve(figure).text)
+    assert ("fewer than 20 questions" in told(figure)) == bool(said)
+    assert only_curve(figure).line == only_curve(usual).line
 
 
 @pytest.mark.parametrize("where", ["none", "null"])
-def test_a_null_with_too_few_slots_is_marked(where):
+def test_a_null_with_too_few_positions_is_said(where):
     frame = swap_frame(MODELS, ("popqa",), ("exact_question", "pre_answer"))
     shares = frame["anchor"].map({"exact_question": 0.87, "pre_answer": 0.5})
     frame["frac_null_incomplete"] = shares.where(frame["control"] == where)
     figure = plot_curves(frame)
-    nulls = [trace for trace in figure.data if trace.line.dash == "dot" and trace.text]
-    assert [trace.mode for trace in nulls] == ["lines+markers", "lines"]
-    assert nulls[0].marker.symbol == "triangle-down-open"
-    assert "<br>null weaker: 87 % of rows have fewer slots" in nulls[0].text[0]
-    assert "▽: null weaker" in said(figure)
+    assert ["null weaker: 87 % of rows have fewer positions" in trace.text[0] for trace in dotted(figure)] == [True, False]
+    assert "In most rows a null has fewer positions than its anchor." in told(figure)
     assert sum("null weaker" in trace.text[0] for trace in figure.data if trace.text) == 1
-
-
-@pytest.mark.parametrize("control", ["random_before", "random_after"])
-def test_placebo_tokens_on_one_side_are_drawn_only_where_they_are_named(control):
-    frame = knockout_frame(MODELS, ("popqa",), placebos=("random_tokens", control))
-    assert control not in plot_curves(frame).to_json()
-    named = plot_curves(frame, controls=[control])
-    dotted = [trace for trace in named.data if trace.name.endswith(f", {control}")]
-    assert [trace.name for trace in dotted] == [f"{p}-Anchored (PopQA), {control}" for p in "QA"]
-    side = control.removeprefix("random_")
-    assert f"control: {control} (question tokens {side} subject and property cut)" in dotted[0].text[0]
-    assert f"dotted: {control} (question tokens {side} subject and property cut)" in said(named)
-
-
-def test_contrasts_with_one_side_are_thin_and_drawn_only_where_they_are_named():
-    frame = knockout_frame(MODELS, ("popqa",), placebos=("random_tokens", "random_before"))
-    values = {"random_tokens": -5.0, "random_before": -2.0}
-    rows = [effect(model="m", layer=k, control=c, value=v) for k in range(4) for c, v in values.items()]
-
-    def thin(controls: bool | list[str]) -> list[list[float]]:
-        figure = plot_curves(frame, contrast_tables=pd.DataFrame(rows), controls=controls)
-        return [list(trace.y) for trace in figure.data if trace.xaxis == "x2" and trace.line.dash == "dot"]
-
-    assert thin(True) == thin(False) == []
-    assert thin(["random_before"]) == [[-2.0] * 4]
