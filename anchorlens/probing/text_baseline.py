@@ -112,6 +112,6 @@ def text_baselines(rows: TruthRows, *, n_resamples: int, seed: int) -> dict[str,
         scores[1, test] = qa_text_scores(fit, labels[train], score)
     tested = rows.of("test")
     draws = Resamples.of([rows.question_ids[i] for i in tested], n_resamples=n_resamples, seed=seed)
-    band = auc_band(draws.aucs(scores[:, tested], labels[tested]))
+    band = auc_band(draws.aucs(scores[:, tested], labels[tested]), cross_fitted=len(rows.splits) > 1)
     ends = zip(("answer_text_auc", "qa_text_auc"), band.value, band.low, band.high, scores, strict=True)
     return {name: TextBaseline(float(auc), float(low), float(high), own) for name, auc, low, high, own in ends}

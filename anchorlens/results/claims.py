@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at, join_with_and
-from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, STANDS, TOO_FEW, Finding, decimals, status_of
+from anchorlens.results.findings import CLAIMS, DESCRIPTION, NOT_DETECTED, REVERSED, STANDS, TOO_FEW, Finding, decimals, status_of
 from anchorlens.statistics.bands import p_values
 from anchorlens.statistics.pathways import quantity_frame
 from anchorlens.statistics.resamples import Estimate
@@ -43,14 +44,19 @@ class Looks:
         level: Level of the intervals, 1 - 0.05 / number of contrasts.
         facts: Contrasts with intervals of that level.
         p: Two-sided p-value of each contrast.
+        splits: (quantity, control) -> value in each split of the probes; empty for one split.
     """
 
     level: float
     facts: LayerEstimates
     p: Mapping[str, float]
+    splits: Mapping[tuple[str, str], tuple[float, ...]]
 
     @classmethod
-    def of(cls, estimates: Mapping[str, Estimate], claims: Mapping[str, Claim], layer: int) -> "Looks":
+    def of(
+        cls, estimates: Mapping[str, Estimate], claims: Mapping[str, Claim], layer: int,
+        splits: Mapping[tuple[str, str], tuple[float, ...]],
+    ) -> "Looks":  # fmt: skip
         """Compute the intervals of ``claims`` from their estimates at ``layer``, and the p-values of all estimates."""
         level, rates = level_of(len(claims)), {name: name == "flip_rate" for name in estimates}
         frames = [
@@ -59,7 +65,7 @@ class Looks:
             if name in estimates
         ]
         p = {name: float(p_values(one, rate=rates[name])[0]) for name, one in estimates.items()}
-        return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p)
+        return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p, splits)
 
 
 def level_of(looks: int) -> float:
@@ -85,6 +91,7 @@ def claim_statements(
         Finding.of(
             name, status(name, used), used[name, claim.control], layers=(layer,), control=claim.control, level=level,
             p=min(together, len(claims) * looks.p.get(name, 1.0)), control_value=value_alone(facts, claim),
+            split_values=looks.splits.get((name, claim.control), ()),
         )
         for name, claim in claims.items()
     )  # fmt: skip
@@ -113,15 +120,33 @@ def claim_table(statements: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[t
     if not shown:
         return (), ()
     rows: list[tuple[str, ...]] = []
+    has_splits = any(one.split_values for one in shown)
     for one in shown:
         assert one.value is not None and one.low is not None and one.high is not None
         fact = LayerEstimate(one.value, one.low, one.high, one.low, one.high, one.n or 0)
         number, interval = fact.to_text(fact.digits(decimals(one.quantity))).split(" ", 1)
         alone = "" if one.control_value is None else f"{one.control_value:.{decimals(one.quantity)}f}"
-        rows.append((one.quantity, number, interval, one.status, alone))
-    heads = ("contrast", "value", f"{100 * shown[0].level:.3g} % interval", "status", "control alone")
+        ends = (f"{end:+.{decimals(one.quantity)}f}" for end in (np.nanmin(one.split_values), np.nanmax(one.split_values)))
+        rows.append((one.quantity, number, interval, *([" to ".join(ends)] if has_splits else []), one.status, alone))
+    interval_head = f"{100 * shown[0].level:.3g} % interval"
+    heads = ("contrast", "value", interval_head, *(["single splits"] if has_splits else []), "status", "control alone")
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     return heads[:width], tuple(row[:width] for row in rows)
+
+
+def split_note(statements: Sequence[Finding], probe_layers: Sequence[int]) -> tuple[str, ...]:
+    """Return k* of each split, and the claims that have the opposite sign in some splits; () for one split."""
+    if len(probe_layers) < 2:
+        return ()
+    turned = [
+        f"{one.quantity} ({n} of {len(one.split_values)})"
+        for one in statements
+        if one.status in CLAIMS and one.value is not None
+        for n in [sum(value * one.value < 0 for value in one.split_values)] if n
+    ]  # fmt: skip
+    layers = f"k* of the {len(probe_layers)} splits: {', '.join(map(str, probe_layers))}; claims use the median."
+    depends = f"The sign depends on the split: {join_with_and(turned)} with the opposite sign." if turned else ""
+    return (layers, depends) if depends else (layers,)
 
 
 def claim_sentence(statements: Sequence[Finding], change: str, control: str) -> str:

@@ -36,6 +36,7 @@ class Finding:
         level: Level of the interval.
         p: P-value of the claim, adjusted over the contrasts of the sweep; None for statements about other layers and descriptions.
         control_value: Value under the control alone, in the quantity's unit; None if unknown.
+        split_values: Value in each split of the probes; empty for one split.
     """
 
     quantity: str
@@ -51,6 +52,7 @@ class Finding:
     level: float = 0.95
     p: float | None = None
     control_value: float | None = None
+    split_values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":

@@ -32,14 +32,21 @@ class Estimate:
 
     def at(self, points: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Estimate":
         """Return the estimate at some of the points."""
-        fields = (self.value, self.error, self.draws, self.errors, self.n, self.far)
-        return Estimate(*(field[..., points] for field in fields))
+        return Estimate(
+            self.value[points],
+            self.error[points],
+            self.draws[:, points],
+            self.errors[:, points],
+            self.n[points],
+            self.far[:, points],
+        )
 
     def over(self, other: "Estimate") -> "Estimate":
         """Return the ratio to another estimate with the same resamples. It lacks standard errors: its band is pointwise only."""
         with np.errstate(invalid="ignore", divide="ignore"):
             value, draws = self.value / other.value, self.draws / other.draws
-        return Estimate(value, np.full_like(value, np.nan), draws, np.full_like(draws, np.nan), self.n)
+        unknown = np.full_like(draws, np.nan)
+        return Estimate(value, unknown[0], draws, unknown, self.n, unknown[:2])
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
     def findings(self, result: PathwayResult) -> Findings:
         at = np.array([result.layers.index(result.shown_layer)])
         claimed = {name: one.at(at) for name, _, one in self.estimates(result) if name in CLAIMS}
-        return answer_only_findings(result, self.numbers(result), Looks.of(claimed, CLAIMS, result.shown_layer))
+        looks = Looks.of(claimed, CLAIMS, result.shown_layer, self.split_values(result))
+        return answer_only_findings(result, self.numbers(result), looks)
 
     shown_values = (("auc", "auc", "none"), ("auc_answer_only", "auc_after", "none"))
     shown_contrasts = (

@@ -45,7 +45,12 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any], looks: 
         return Findings((claim,), reason, warnings)
     gold = result.record["config"]["answers"] == "gold"
     heads, rows = claims.claim_table(statements)
-    notes = [_changes(by, here, is_balanced=gold), _pathways(here), _auc_check(by, is_balanced=gold)]
+    notes = [
+        *claims.split_note(statements, result.record["probe"].get("probe_layers", ())),
+        _changes(by, here, is_balanced=gold),
+        _pathways(here),
+        _auc_check(by, is_balanced=gold),
+    ]
     notes += [claims.COMPATIBLE] if claim.status == NOT_DETECTED else []
     return Findings(statements, _headline(claim, here, at), warnings, rows, heads, tuple(note for note in notes if note))
 

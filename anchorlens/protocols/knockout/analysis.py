@@ -35,7 +35,7 @@ class KnockoutAnalysis(ProbeAnalysis):
     @override
     def findings(self, result: PathwayResult) -> Findings:
         layer = result.shown_layer
-        looks = Looks.of(self._claim_estimates(result), STANDS, layer)
+        looks = Looks.of(self._claim_estimates(result), STANDS, layer, self.split_values(result))
         return knockout_findings(result.record, layer, result.contrasts(all_columns=True), looks)
 
     def _claim_estimates(self, result: PathwayResult) -> dict[str, Estimate]:

@@ -62,7 +62,7 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     signal = {k for k, fact in estimates_by_layer(contrasts, "auc", "none").items() if fact.low > 0.5}
     everywhere = _all_contrasts(sorted(layers_standing(contrasts) & signal), n)
     headline = _headline(facts, statements, where, record["config"]["anchors"][0])
-    notes = [everywhere.sentence]
+    notes = [everywhere.sentence, *claims.split_note(statements, record["probe"].get("probe_layers", ()))]
     notes += [claims.COMPATIBLE] if NOT_DETECTED in {one.status for one in statements} else []
     heads, rows = claims.claim_table(statements)
     return Findings((*statements, everywhere), headline, warnings, rows, heads, tuple(notes))
@@ -89,7 +89,8 @@ def _row_specific(
     # The claim is that all four contrasts differ, so its p-value is the largest of theirs.
     p = max(claims.joint_p(STANDS, facts, looks.p), looks.p.get(ROW_SPECIFIC, 1.0))
     alone = claims.value_alone(facts, claim)
-    return (Finding.of(ROW_SPECIFIC, status, facts[key], layers=(layer,), control=RANDOM, p=p, control_value=alone),)
+    return (Finding.of(ROW_SPECIFIC, status, facts[key], layers=(layer,), control=RANDOM, p=p, control_value=alone,
+                       split_values=looks.splits.get(key, ())),)  # fmt: skip
 
 
 def _all_contrasts(layers: list[int], n: int) -> Finding:

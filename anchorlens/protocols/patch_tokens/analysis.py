@@ -59,7 +59,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
     def findings(self, result: PathwayResult) -> Findings:
         at = np.array([result.layers.index(result.shown_layer)])
         claimed = {name: one.at(at) for name, control, one in self.estimates(result) if name in CLAIMS and control == RANDOM}
-        looks = Looks.of(claimed, CLAIMS, result.shown_layer)
+        looks = Looks.of(claimed, CLAIMS, result.shown_layer, self.split_values(result))
         return patch_findings(result.record, self.numbers(result), result.contrasts(all_columns=True), looks)
 
     shown_values = (("auc", "auc", "none"),)

@@ -39,7 +39,11 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     what = claims.claim_sentence(statements, "replacing exact_question", "replacing as many other question tokens")
     over = "true and false answers" if record["config"]["base"] == "all" else "true answers predicted true"
     heads, rows = claims.claim_table(statements)
-    notes = [f"Flips after the patch: {facts['flip_rate_patched', SIZE_MATCHED].value:.0f} %.", _groups(summary)]
+    notes = [
+        *claims.split_note(statements, record["probe"].get("probe_layers", ())),
+        f"Flips after the patch: {facts['flip_rate_patched', SIZE_MATCHED].value:.0f} %.",
+        _groups(summary),
+    ]
     notes += [claims.COMPATIBLE] if NOT_DETECTED in {one.status for one in statements} else []
     return Findings(statements, f"At {at} {what} ({n} questions, {over}).", warnings, rows, heads, tuple(notes))
 

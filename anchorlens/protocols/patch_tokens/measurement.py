@@ -67,7 +67,7 @@ class PatchTokensInputs(ProbeSweepInputs):
         rows = [self.row(j) for j in range(len(self.test))]
         labels = np.array([row.answer.label for row in rows], dtype=np.float64)
         draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-        bands = auc_band(draws.aucs(self.clean, labels))
+        bands = auc_band(draws.aucs(self.clean, labels), cross_fitted=len(self.probes["none"].splits) > 1)
         ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
         layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
         return {"layers": layers, "questions": draws.weights.shape[1]}

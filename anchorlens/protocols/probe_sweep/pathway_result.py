@@ -3,7 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -150,30 +150,27 @@ class PathwayResult(SweepResult):
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
     @property
-    def test_splits(self) -> dict[int, npt.NDArray[np.bool_]]:
-        """Split -> True where a measured row is tested in it, [row]; empty for one split."""
-        base = self._examples[self._examples["role"] == "base"]
-        split = base["test_split"].to_numpy(dtype=np.float64, na_value=np.nan)
-        numbers = np.unique(split[~np.isnan(split)]).astype(int).tolist()
-        return {number: split == number for number in numbers} if len(numbers) > 1 else {}
+    def is_cross_fitted(self) -> bool:
+        """True if the probes were fitted in several splits."""
+        return len(self.record["probe"].get("probe_layers", ())) > 1
 
-    def contrast(
-        self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None, members: npt.ArrayLike = True
-    ) -> Estimate:
-        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls, paired by row.
+    @property
+    def parts(self) -> "tuple[PathwayResult, ...]":
+        """Rows of each split at :attr:`shown_layer`, for their values (two resamples); empty for one split."""
+        base, layer = self._examples[self._examples["role"] == "base"], self.shown_layer
+        here = self._samples[self._samples["layer"] == layer]
+        config = self.record["config"] | {"layers": [layer], "n_resamples": 2}
+        parts: list[PathwayResult] = []
+        for _, rows in base.groupby("test_split") if self.is_cross_fitted else ():
+            ids = tuple(rows["example_id"])
+            own = {"_samples": here[here["example_id"].isin(ids)], "_examples": rows, "_memo": {}}
+            parts.append(replace(self, record=self.record | {"config": config}, layers=(layer,), example_ids=ids, **own))
+        return tuple(parts)
 
-        Args:
-            quantity: Name of the contrast.
-            control: Control of the change.
-            placebo_control: Control that it is compared with.
-            layer: The only layer; if None, all.
-            members: True for the rows to use, [row].
-        """
-        layers = slice(None) if layer is None else [self.layers.index(layer)]
-        cut, placebo = (
-            Arm(t.before[layers], np.where(members, t.after[layers], np.nan))
-            for t in (self.tables()[name] for name in (control, placebo_control))
-        )
+    def contrast(self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None) -> Estimate:
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by row; ``layer``: only there."""
+        rows = slice(None) if layer is None else [self.layers.index(layer)]
+        cut, placebo = (Arm(t.before[rows], t.after[rows]) for t in (self.tables()[name] for name in (control, placebo_control)))
         if quantity == "delta_p_vs_placebo":
             return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
         if quantity == "flip_rate":
@@ -257,7 +254,15 @@ class ProbeAnalysis(Analysis):
 
     def auc_frames(self, result: PathwayResult) -> list[pd.DataFrame]:
         """Return the AUCs of :meth:`PathwayResult.estimates` with both bands."""
-        return [quantity_frame(result.layers, *one, auc=one[0] != "auc_beyond_text") for one in result.estimates()]
+        return [
+            quantity_frame(result.layers, *one, auc=one[0] != "auc_beyond_text", cross_fitted=result.is_cross_fitted)
+            for one in result.estimates()
+        ]
+
+    def split_values(self, result: PathwayResult) -> dict[tuple[str, str], tuple[float, ...]]:
+        """Return the value of every contrast in each split at the shown layer, by (quantity, control); empty for one split."""
+        values = [{(name, control): float(one.value[0]) for name, control, one in self.estimates(part)} for part in result.parts]
+        return {key: tuple(part.get(key, np.nan) for part in values) for key in (values[0] if values else {})}
 
     @override
     def contrasts(self, result: PathwayResult) -> pd.DataFrame:

@@ -116,7 +116,8 @@ def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, A
     before = result.samples(all_columns=True).drop_duplicates("example_id")
     draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
     labels = before["example_id"].map(events).to_numpy(dtype=np.float64)
-    interval = auc_band(draws.aucs(before["value_before"].to_numpy(dtype=np.float64)[None], labels))
+    cross_fitted = len(result.record["probe"].get("probe_layers", ())) > 1
+    interval = auc_band(draws.aucs(before["value_before"].to_numpy(dtype=np.float64)[None], labels), cross_fitted=cross_fitted)
     auc, low, high = (float(end[0]) for end in (interval.value, interval.low, interval.high))
     return {"auc": auc, "auc_low": low, "auc_high": high, "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5}
 
