@@ -10,7 +10,7 @@ import argparse
 
 import numpy as np
 import pandas as pd
-from null_rates import Cut, contrasts, erased, erased_in_some, heavy_tailed, noise, world
+from null_rates import Cut, contrasts, erased_in_some, noise, world
 
 from anchorlens.protocols.knockout.findings import CLAIMS, STANDS, knockout_findings
 from anchorlens.results.adjusted_claims import adjust_findings
@@ -23,9 +23,8 @@ from anchorlens.statistics.resamples import Resamples
 SWEEPS, WITH_EFFECT = 8, 2
 """Sweeps of a study, and how many of them have an effect."""
 CELLS: tuple[tuple[str, tuple[Cut, Cut], str, tuple[Cut, Cut], int], ...] = (
-    ("noise", (noise(0.8), noise(0.8)), "erased in 30 % of rows", (erased_in_some, noise(0.4)), 40),
     ("noise", (noise(0.8), noise(0.8)), "erased in 30 % of rows", (erased_in_some, noise(0.4)), 100),
-    ("heavy-tailed", (heavy_tailed, heavy_tailed), "erased", (erased, noise(0.4)), 40),
+    ("noise", (noise(0.8), noise(0.8)), "erased in 30 % of rows", (erased_in_some, noise(0.4)), 40),
 )
 """Name and cuts of sweeps without an effect, name and cuts of those with one, and number of questions."""
 

@@ -52,7 +52,7 @@ def adjust_findings(sweeps: "Sequence[tuple[dict[str, str], Findings]]") -> pd.D
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=[*_NAMES, *(name for name in _COLUMNS if name not in ("p_holm", "status"))])
     adjusted = _over_sweeps(frame)
-    lost = frame["status_alone"].isin(_EFFECTS) & (adjusted > ALPHA)
+    lost = frame["status_alone"].isin(_EFFECTS) & (adjusted > ALPHA) & (n_sweeps(frame) > 1)
     frame = frame.assign(p_holm=adjusted, status=frame["status_alone"].mask(lost, NOT_DETECTED))
     return frame[[*_NAMES, *_COLUMNS]]
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtr
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at, join_with_and
@@ -64,8 +65,22 @@ class Looks:
             for name, claim in claims.items()
             if name in estimates
         ]
-        p = {name: float(p_values(one, rate=rates[name])[0]) for name, one in estimates.items()}
+        p = {name: _p_value(one, rate=rates[name]) for name, one in estimates.items()}
         return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p, splits)
+
+
+def _p_value(estimate: Estimate, *, rate: bool) -> float:
+    """Return the two-sided p-value for 0 at the only point: the larger of those of the percentile and of the t interval.
+
+    The far ends of a percentile interval are a few resamples. Measured without the t interval: studies of eight sweeps without an
+    effect claim something in 10 % after the adjustment (100 questions).
+    """
+    n, scale = int(estimate.n[0]), float(np.nanstd(estimate.draws))
+    if n < MIN_QUESTIONS_FOR_CLAIM:
+        return 1.0
+    scale *= np.sqrt(n / (n - 1))
+    of_t = 2 * float(stdtr(n - 1, -abs(estimate.value[0]) / scale)) if scale > 0 else 0.0
+    return max(float(p_values(estimate, rate=rate)[0]), of_t)
 
 
 def level_of(looks: int) -> float:

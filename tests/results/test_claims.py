@@ -3,12 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
 from anchorlens.results.claims import Claim, Looks, claim_statements
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, SPECIFIC, STANDS, TOO_FEW, Finding, Findings, status_of
-from anchorlens.statistics.bands import band
+from anchorlens.statistics.bands import band, p_values
 from anchorlens.statistics.resamples import Resamples
 
 
@@ -45,7 +46,9 @@ def test_looks_have_intervals_of_the_bonferroni_level_and_p_values_that_agree_wi
     for name, one in estimates.items():
         made = band(one, level=looks.level)
         assert (looks.facts[name, "placebo"].low, looks.facts[name, "placebo"].high) == (made.low[0], made.high[0])
-        assert (looks.p[name] < 0.05 / n) == (made.high[0] < 0 or made.low[0] > 0)
+        of_t = 2 * stats.t.sf(abs(one.value[0]) / (one.draws.std() * np.sqrt(30 / 29)), 29)
+        assert looks.p[name] == pytest.approx(max(of_t, p_values(one)[0]))
+        assert looks.p[name] >= 0.05 / n or made.high[0] < 0 or made.low[0] > 0
 
 
 def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():

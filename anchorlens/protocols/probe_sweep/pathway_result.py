@@ -14,7 +14,7 @@ from typing_extensions import override
 from anchorlens.missing_values import without_nulls
 from anchorlens.results.estimates import LayerEstimate, estimates_at
 from anchorlens.results.sweep import Analysis, SweepResult
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, P
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, FLIP, P
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, mean_of, row_specific_changes
 from anchorlens.statistics.delta import support
@@ -95,7 +95,17 @@ class PathwayResult(SweepResult):
 
     def _by_control(self, metric: str) -> list[tuple[str, pd.DataFrame]]:
         samples = self._samples[self._samples["metric"] == metric]
+        if metric == FLIP and self.noise_floor > 0:
+            samples = self._beyond_floor(samples)
         return [(str(name), group) for name, group in samples.groupby("control", sort=False)]
+
+    def _beyond_floor(self, flips: pd.DataFrame) -> pd.DataFrame:
+        """Return samples of flips; those at which P moves by the noise floor or less are no flips."""
+        key = ["control", "anchor", "example_id", "donor_id", "layer"]
+        p = self._samples[self._samples["metric"] == P].set_index(key)
+        moved = 100 * (p["value_after"] - p["value_before"]).abs()
+        within = moved.reindex(pd.MultiIndex.from_frame(flips[key])).le(self.noise_floor).to_numpy()
+        return flips.assign(**{name: flips[name].mask(within, 0.0) for name in ("value_after", "effect")})
 
     def _table(self, group: pd.DataFrame) -> ControlArrays:
         numbers = group.assign(_q=(group["pathway"] == Q).astype(np.float64))
