@@ -282,7 +282,8 @@ def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(d
 
 
 def test_one_shared_word_of_three_is_another_share_than_one_of_two():
-    rows = [replace(row, relation="person") for row in (FORD, ask("Which Bell met a Ford?", "Bo von Bell"), KENT, WEST)]
+    bell = ask("Which Bell met a Ford?", "Bo von Bell")
+    rows = [replace(row, relation="person") for row in (FORD, bell, KENT, WEST)]
     # "von" is a word of the answer, so its share is a third.
     assert set(in_one_split(rows).false) == {"Dan Kent", "Eli West"}
 
@@ -324,8 +325,8 @@ def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
         pooled[row.question_id] |= {normalise(answer) for answer in row.answers}
     cost = np.full((len(rows), len(rows)), 1e6)
     for i, row in enumerate(rows):
-        share, options = shared(row.answers[0], row.question), find_options(row.question)
-        named = share == 1 and options is not None and option_key(row.answers[0]) in options
+        share, options = shared(row.answers[0], row.question), find_options(row.question) or ()
+        named = share == 1 and option_key(row.answers[0]) in options
         for j, other in enumerate(rows):
             answer = normalise(other.answers[0])
             alike = any(stands(answer, alias) or stands(alias, answer) for alias in pooled[row.question_id])
