@@ -45,7 +45,8 @@ def main() -> None:
         sets += [(name, args.data / f"{name}.jsonl") for name in SETS]
     model = al.load_model("smollm2-135m-instruct")
     adapter = Adapter(model)
-    tokenizer = RowTokenizer(adapter.model.tokenizer, QAPrompt())
+    assert model.tokenizer is not None
+    tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     for name, path in sets:
         examples = al.load_qa(name, path=path, limit=args.limit).examples

@@ -267,12 +267,12 @@ def ask(question: str, answer: str) -> Example:
 
 
 FORD, BELL = ask("Which Ford met a Bell?", "Ann Ford"), ask("Which Bell met a Ford?", "Bo Bell")
-KENT, WEST = ask("Who won twice?", "Dan Kent"), ask("Who lost twice?", "Eli West")
+WON, LOST = ask("Who won twice?", "Dan Kent"), ask("Who lost twice?", "Eli West")
 
 
 @pytest.mark.parametrize("distractor", ["matched", "random"])
 def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(distractor):
-    hill, rows = ask("Which Hill fell?", "Cy Hill"), [FORD, BELL, KENT, WEST]
+    hill, rows = ask("Which Hill fell?", "Cy Hill"), [FORD, BELL, WON, LOST]
     for seed in range(10):
         assigned = in_one_split([*rows, hill], distractor=distractor, seed=seed)
         assert [assigned.false.get(row.example_id) for row in rows] == ["Bo Bell", "Ann Ford", "Eli West", "Dan Kent"]
@@ -283,7 +283,7 @@ def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(d
 
 def test_one_shared_word_of_three_is_another_share_than_one_of_two():
     bell = ask("Which Bell met a Ford?", "Bo von Bell")
-    rows = [replace(row, relation="person") for row in (FORD, bell, KENT, WEST)]
+    rows = [replace(row, relation="person") for row in (FORD, bell, WON, LOST)]
     # "von" is a word of the answer, so its share is a third.
     assert set(in_one_split(rows).false) == {"Dan Kent", "Eli West"}
 
