@@ -267,12 +267,12 @@ def ask(question: str, answer: str) -> Example:
 
 
 FORD, BELL = ask("Which Ford met a Bell?", "Ann Ford"), ask("Which Bell met a Ford?", "Bo Bell")
-KENT, WEST = ask("Who won twice?", "Dan Kent"), ask("Who lost twice?", "Eli West")
+WON, LOST = ask("Who won twice?", "Dan Kent"), ask("Who lost twice?", "Eli West")
 
 
 @pytest.mark.parametrize("distractor", ["matched", "random"])
 def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(distractor):
-    hill, rows = ask("Which Hill fell?", "Cy Hill"), [FORD, BELL, KENT, WEST]
+    hill, rows = ask("Which Hill fell?", "Cy Hill"), [FORD, BELL, WON, LOST]
     for seed in range(10):
         assigned = in_one_split([*rows, hill], distractor=distractor, seed=seed)
         assert [assigned.false.get(row.example_id) for row in rows] == ["Bo Bell", "Ann Ford", "Eli West", "Dan Kent"]
@@ -282,7 +282,8 @@ def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(d
 
 
 def test_one_shared_word_of_three_is_another_share_than_one_of_two():
-    rows = [replace(row, relation="person") for row in (FORD, ask("Which Bell met a Ford?", "Bo von Bell"), KENT, WEST)]
+    bell = ask("Which Bell met a Ford?", "Bo von Bell")
+    rows = [replace(row, relation="person") for row in (FORD, bell, WON, LOST)]
     # "von" is a word of the answer, so its share is a third.
     assert set(in_one_split(rows).false) == {"Dan Kent", "Eli West"}
 
@@ -324,8 +325,8 @@ def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
         pooled[row.question_id] |= {normalise(answer) for answer in row.answers}
     cost = np.full((len(rows), len(rows)), 1e6)
     for i, row in enumerate(rows):
-        share, options = shared(row.answers[0], row.question), find_options(row.question)
-        named = share == 1 and options is not None and option_key(row.answers[0]) in options
+        share, options = shared(row.answers[0], row.question), find_options(row.question) or ()
+        named = share == 1 and option_key(row.answers[0]) in options
         for j, other in enumerate(rows):
             answer = normalise(other.answers[0])
             alike = any(stands(answer, alias) or stands(alias, answer) for alias in pooled[row.question_id])
