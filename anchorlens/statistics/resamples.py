@@ -32,14 +32,8 @@ class Estimate:
 
     def at(self, points: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Estimate":
         """Return the estimate at some of the points."""
-        return Estimate(
-            self.value[points],
-            self.error[points],
-            self.draws[:, points],
-            self.errors[:, points],
-            self.n[points],
-            self.far[:, points],
-        )
+        draws, errors, far = (field[:, points] for field in (self.draws, self.errors, self.far))
+        return Estimate(self.value[points], self.error[points], draws, errors, self.n[points], far)
 
     def over(self, other: "Estimate") -> "Estimate":
         """Return the ratio to another estimate with the same resamples. It lacks standard errors: its band is pointwise only."""
