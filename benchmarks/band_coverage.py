@@ -145,6 +145,8 @@ def real_worlds(folder: str) -> dict[str, World]:
     for result in load_run(folder):
         samples = result.samples(all_columns=True)
         samples = samples[samples["metric"] == P]
+        # Layers that hold by construction are in no simultaneous band of the package.
+        samples = samples[samples.groupby(["anchor", "layer"])["by_construction"].transform("mean") <= 0.5]
         sides = {control: by_question(rows) for control, rows in samples.groupby("control")}
         found = {"curve": sides["none"], "curve Q": by_question(samples[(samples["control"] == "none") & (samples["pathway"] == Q)])}
         found |= {f"minus {name}": sides["none"] - sides[c] for name, c in NULL_CONTROLS.items() if c in sides}
