@@ -25,16 +25,22 @@ the shares of sweeps in which one of these layers is claimed, ``wrong`` that in 
 """
 
 import argparse
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from einops import rearrange
 from scipy import stats
 
 from anchorlens.protocols.registry import analysis_of
+from anchorlens.protocols.swap.findings import status_of
+from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import CONTENT, LOCALISED
 from anchorlens.results.sweep import SweepResult
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_TYPES, SAMPLE_COLUMNS, SLOT_TYPES
+from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES
+from anchorlens.statistics.bands import band
+from anchorlens.statistics.resamples import Resamples
 
 ANCHORS, CONTROLS, LAYERS = ("exact_question", "pre_answer"), ("none", "same_role", "norm_matched"), 30
 HOLDS = range(10, 20)
@@ -74,10 +80,8 @@ def draw(world: str, questions: int, rng: np.random.Generator) -> npt.NDArray[np
     return 10 * z
 
 
-def simulated(
-    kind: str, questions: int, seed: int, *, disturbed: bool = False, effect: float = -8.0, n_resamples: int = 1000
-) -> SweepResult:
-    """Make a sweep with random ΔP; only the columns that curves and verdicts use are filled in.
+def draw_kind(kind: str, questions: int, seed: int, *, disturbed: bool = False, effect: float = -8.0) -> npt.NDArray[np.float64]:
+    """Draw ΔP of one sweep, [anchor control question layer].
 
     Args:
         kind: A world, or ``effect``.
@@ -85,7 +89,6 @@ def simulated(
         seed: Random seed of the sweep.
         disturbed: Whether curve and ``norm_matched`` fall by a further 30 points while ``same_role`` stays at 0.
         effect: Change of the first anchor's curve at the layers :data:`HOLDS` of the kind ``effect``.
-        n_resamples: Number of bootstrap resamples.
     """
     rng = np.random.default_rng([seed, questions, *kind.encode()])
     delta = draw(kind, questions, rng)
@@ -94,6 +97,12 @@ def simulated(
         delta[:, 1] = noise(rng, len(ANCHORS), questions, LAYERS)
     if kind == "effect":
         delta[0, 0, :, HOLDS.start : HOLDS.stop] += effect
+    return delta
+
+
+def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> SweepResult:
+    """Make a sweep with random ΔP; only the columns that curves and findings use are filled in."""
+    delta = draw_kind(kind, questions, seed)
     index = pd.MultiIndex.from_product(
         [ANCHORS, CONTROLS, [f"q{i:03d}" for i in range(questions)], range(LAYERS)],
         names=["anchor", "control", "example_id", "layer"],
@@ -112,35 +121,41 @@ def simulated(
     }  # fmt: skip
     record = {"config": config, "noise": {"floor": 1e-4}, "model": {"name": "none"}, "data": {"name": kind}, "counts": {}}
     analysis = analysis_of("swap")
-    result = analysis.result.make(analysis, samples, examples, record, "simulated")
-    means = samples.groupby(["anchor", "control", "layer"], as_index=False, sort=False)["effect"].mean()
-    own = {"p_before": 0.7, "by_construction": False, "metric": "p", "unit": "percentage points"}
-    curves = means.assign(**own).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
-    return result.with_tables({"curves": curves})  # without bands, which findings do not use
+    return analysis.result.make(analysis, samples, examples, record, "simulated")
 
 
-def claimed(result: SweepResult, status: str) -> set[tuple[str, int]]:
-    """Return anchors and layers with a status."""
-    return {(one.anchor, k) for one in result.findings.statements if one.status == status for k in one.layers}
+def claims(delta: npt.NDArray[np.float64], n_resamples: int = 1000) -> dict[str, set[tuple[str, int]]]:
+    """Return status -> claimed anchors and layers of one sweep, by the band and the rule of the findings, without data frames.
+
+    Args:
+        delta: ΔP, [anchor control question layer].
+        n_resamples: Number of bootstrap resamples.
+    """
+    draws = Resamples.of(np.arange(delta.shape[2]), n_resamples=n_resamples)
+    effects, found = delta[:, 0].mean(1), dict[str, set[tuple[str, int]]]()
+    for control, claim in ((1, LOCALISED), (2, CONTENT)):
+        less = rearrange(delta[:, 0] - delta[:, control], "anchor question layer -> question (anchor layer)")
+        one = band(draws.means(less, np.ones_like(less, dtype=bool)), limit=100)
+        facts = map(LayerEstimate, one.value, one.low, one.high, one.sim_low, one.sim_high, one.n)
+        cells = zip(product(ANCHORS, range(LAYERS)), facts, effects.ravel(), strict=True)
+        found[claim] = {place for place, fact, effect in cells if status_of(fact, effect, 1e-4, claim) == claim}
+    return {**found, CONTENT: found[CONTENT] & found[LOCALISED]}
 
 
 def false_rates(world: str, questions: int, runs: int, n_resamples: int = 1000) -> tuple[float, float]:
     """Return the shares of sweeps of a world with a false claim: localised, and content of a disturbance."""
-    localised = [claimed(simulated(world, questions, seed, n_resamples=n_resamples), LOCALISED) for seed in range(runs)]
-    disturbed = world != "null moves"
-    content = [
-        claimed(simulated(world, questions, seed, disturbed=disturbed, n_resamples=n_resamples), CONTENT) for seed in range(runs)
-    ]
-    return sum(map(bool, localised)) / runs, sum(map(bool, content)) / runs
+    count = {LOCALISED: 0, CONTENT: 0}
+    for seed, (status, disturbed) in product(range(runs), ((LOCALISED, False), (CONTENT, world != "null moves"))):
+        count[status] += bool(claims(draw_kind(world, questions, seed, disturbed=disturbed), n_resamples)[status])
+    return count[LOCALISED] / runs, count[CONTENT] / runs
 
 
 def power(questions: int, runs: int, effect: float = -8.0, n_resamples: int = 1000) -> tuple[float, float, float]:
     """Return the shares of sweeps that claim a layer with the effect (localised, content) and another layer."""
     true = {(ANCHORS[0], layer) for layer in HOLDS}
-    found = [simulated("effect", questions, seed, effect=effect, n_resamples=n_resamples) for seed in range(runs)]
-    localised, content = ([claimed(one, status) for one in found] for status in (LOCALISED, CONTENT))
-    right = [sum(bool(one & true) for one in of) / runs for of in (localised, content)]
-    return right[0], right[1], sum(bool(one - true) for one in localised) / runs
+    found = [claims(draw_kind("effect", questions, seed, effect=effect), n_resamples) for seed in range(runs)]
+    localised, content = (sum(bool(one[status] & true) for one in found) / runs for status in (LOCALISED, CONTENT))
+    return localised, content, sum(bool(one[LOCALISED] - true) for one in found) / runs
 
 
 def main() -> None:

@@ -265,7 +265,7 @@ class SweepResult:
             InputError: If the sweep has no such metric.
         """
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
-        if len(derived := self._derived(metric)):
+        if len(derived := self._samples_behind(metric)):
             options = {name: self.record["config"][name] for name in ("n_resamples", "seed")}
             frame = self._made(f"{metric} curves", partial(curves_frame, derived, share=metric == SHARE, **options))
         frame = self._of_metric(frame, metric)
@@ -273,7 +273,7 @@ class SweepResult:
         return for_display(frame[answer_first(frame)], all_columns)
 
     def _samples_of(self, metric: str | None) -> pd.DataFrame:
-        return self._of_metric(derived if len(derived := self._derived(metric)) else self._samples, metric)
+        return self._of_metric(derived if len(derived := self._samples_behind(metric)) else self._samples, metric)
 
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         there = list(frame["metric"].unique())
@@ -281,7 +281,7 @@ class SweepResult:
             raise InputError(f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}", argument="metric")
         return frame if metric is None else frame[frame["metric"] == metric]
 
-    def _derived(self, metric: str | None) -> pd.DataFrame:
+    def _samples_behind(self, metric: str | None) -> pd.DataFrame:
         """Return the samples of a metric that is computed from those of P of an answer; empty for other metrics and readouts."""
         is_answer = metric in (LOGIT_DIFF, SHARE) and self.record["config"].get("readout") not in (*TRUTH_READOUTS, None)
         own = self._samples if is_answer and metric not in set(self._samples["metric"]) else self._samples.iloc[:0]

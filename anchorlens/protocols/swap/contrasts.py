@@ -31,7 +31,7 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     Layers at which the curve or its null holds by construction have a value and a pointwise interval, but are excluded from the
     simultaneous band.
     """
-    samples, fixed = result.samples(all_columns=True), fixed_layers(result.curves(controls=True, all_columns=True))
+    samples, fixed = result.samples(all_columns=True), layers_by_construction(result.curves(controls=True, all_columns=True))
     anchors = [anchor for anchor in result.anchors if (anchor, "none") in fixed]  # others have no reachable cell
     pairs = {f"{a} - {b}": fixed[a, "none"] | fixed[b, "none"] for a, b in combinations(anchors, 2)}
     between = _between(samples, anchors)
@@ -44,7 +44,7 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(CONTRAST_COLUMNS))
 
 
-def fixed_layers(curves: pd.DataFrame) -> dict[Key, set[int]]:
+def layers_by_construction(curves: pd.DataFrame) -> dict[Key, set[int]]:
     """Return (anchor, control) -> layers that hold by construction; for a null those at which it cannot act."""
     groups = curves.groupby(["anchor", "control"], sort=False)
     return {(str(a), str(c)): {*map(int, one.loc[one["by_construction"].astype(bool), "layer"])} for (a, c), one in groups}

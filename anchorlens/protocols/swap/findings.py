@@ -1,6 +1,6 @@
 """Findings of a swap sweep: which anchors and layers exceed which null (METHOD 4).
 
-The simultaneous band of ``delta_p_minus_null`` selects the layers to name; :func:`_status` is the rule of all claims.
+The simultaneous band of ``delta_p_minus_null`` selects the layers to name; :func:`status_of` is the rule of all claims.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS, NULL_CONTROLS
-from anchorlens.protocols.swap.contrasts import LESS_NULL, Key, fixed_layers
+from anchorlens.protocols.swap.contrasts import LESS_NULL, Key, layers_by_construction
 from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
 from anchorlens.results.findings import (
     CLAIMS,
@@ -76,7 +76,7 @@ def _controls(keys: Iterable[Key]) -> list[str]:
     return [control for control in _CLAIM_OF if control in {control for _, control in keys}]
 
 
-def _status(fact: LayerEstimate, effect: float, floor: float, claim: str) -> str:
+def status_of(fact: LayerEstimate, effect: float, floor: float, claim: str) -> str:
     """Return the status of one anchor at one layer against one null.
 
     The swap is named (``claim``) if the simultaneous band of curve minus null excludes 0, the difference exceeds the noise floor,
@@ -95,7 +95,7 @@ def _statuses(curves: pd.DataFrame, facts: Facts, floor: float) -> Statuses:
     effects = curves[curves["control"] == "none"].set_index(["anchor", "layer"])["effect"]
     statuses: dict[Key, dict[int, str]] = {
         (anchor, control): {
-            k: _status(fact, effects.loc[(anchor, k)], floor, _CLAIM_OF[control].status) for k, fact in along.items()
+            k: status_of(fact, effects.loc[(anchor, k)], floor, _CLAIM_OF[control].status) for k, fact in along.items()
         }
         for (anchor, control), along in facts.items()
     }
@@ -126,7 +126,7 @@ def swap_findings(result: SweepResult) -> Findings:
     what = _P[config["delta_kind"]]
     noising = config.get("direction") != "denoising"  # P before of denoising is that of the corrupt input
     takes = _null_takes(curves, what, facts) if noising else []
-    notes = [_few(n), *_null_moves(what, facts, statuses), *takes, _untested(curves, facts)]
+    notes = [_few(n), *_null_moves(what, facts, statuses), *takes, _not_tested(curves, facts)]
     notes += [_open(facts, statuses), _open_content(facts, statuses)]
     rows = [row for _, row in sorted(found, key=lambda one: one[0].status not in CLAIMS)]
     if len(rows) > _MOST_ROWS:
@@ -231,9 +231,9 @@ def _null_takes(curves: pd.DataFrame, what: str, facts: Facts) -> list[str]:
     return notes
 
 
-def _untested(curves: pd.DataFrame, facts: Facts) -> str:
+def _not_tested(curves: pd.DataFrame, facts: Facts) -> str:
     """Return a sentence on the layers at which the swap holds by construction or a null cannot act."""
-    fixed = fixed_layers(curves)
+    fixed = layers_by_construction(curves)
     own = {anchor: layers for (anchor, control), layers in fixed.items() if control == "none" and layers}
     reasons = [("fixed by construction", own)]
     for control in _controls(facts):
