@@ -8,7 +8,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
-from anchorlens.protocols.swap.contrasts import swap_contrasts
+from anchorlens.protocols.swap.anchor_contrasts import swap_contrasts
 from anchorlens.protocols.swap.findings import swap_findings
 from anchorlens.results.curve_tables import curves_frame, summary_of
 from anchorlens.results.findings import Findings

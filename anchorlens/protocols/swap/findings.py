@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS, NULL_CONTROLS
-from anchorlens.protocols.swap.contrasts import LESS_NULL, Key, layers_by_construction
+from anchorlens.protocols.swap.anchor_contrasts import LESS_NULL, Key, layers_by_construction
 from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
 from anchorlens.results.findings import (
     CLAIMS,
@@ -126,7 +126,7 @@ def swap_findings(result: SweepResult) -> Findings:
     what = _P[config["delta_kind"]]
     noising = config.get("direction") != "denoising"  # P before of denoising is that of the corrupt input
     takes = _null_takes(curves, what, facts) if noising else []
-    notes = [_few(n), *_null_moves(what, facts, statuses), *takes, _not_tested(curves, facts)]
+    notes = [_few(n), *_null_moves(what, facts, statuses), *takes, _exclusions(curves, facts)]
     notes += [_open(facts, statuses), _open_content(facts, statuses)]
     rows = [row for _, row in sorted(found, key=lambda one: one[0].status not in CLAIMS)]
     if len(rows) > _MOST_ROWS:
@@ -231,7 +231,7 @@ def _null_takes(curves: pd.DataFrame, what: str, facts: Facts) -> list[str]:
     return notes
 
 
-def _not_tested(curves: pd.DataFrame, facts: Facts) -> str:
+def _exclusions(curves: pd.DataFrame, facts: Facts) -> str:
     """Return a sentence on the layers at which the swap holds by construction or a null cannot act."""
     fixed = layers_by_construction(curves)
     own = {anchor: layers for (anchor, control), layers in fixed.items() if control == "none" and layers}
