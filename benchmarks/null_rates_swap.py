@@ -124,29 +124,30 @@ def simulated(kind: str, questions: int, seed: int, n_resamples: int = 1000) -> 
     return analysis.result.make(analysis, samples, examples, record, "simulated")
 
 
-def claims(delta: npt.NDArray[np.float64], n_resamples: int = 1000) -> dict[str, set[tuple[str, int]]]:
+def claims(delta: npt.NDArray[np.float64], n_resamples: int = 1000, level: float = 0.95) -> dict[str, set[tuple[str, int]]]:
     """Return status -> claimed anchors and layers of one sweep, by the band and the rule of the findings, without data frames.
 
     Args:
         delta: ΔP, [anchor control question layer].
         n_resamples: Number of bootstrap resamples.
+        level: Joint level of the band.
     """
     draws = Resamples.of(np.arange(delta.shape[2]), n_resamples=n_resamples)
     effects, found = delta[:, 0].mean(1), dict[str, set[tuple[str, int]]]()
     for control, claim in ((1, LOCALISED), (2, CONTENT)):
         less = rearrange(delta[:, 0] - delta[:, control], "anchor question layer -> question (anchor layer)")
-        one = band(draws.means(less, np.ones_like(less, dtype=bool)), limit=100)
-        facts = map(LayerEstimate, one.value, one.low, one.high, one.sim_low, one.sim_high, one.n)
-        cells = zip(product(ANCHORS, range(LAYERS)), facts, effects.ravel(), strict=True)
+        one = band(draws.means(less, np.ones_like(less, dtype=bool)), level=level, limit=100)
+        facts = map(LayerEstimate, *(end.tolist() for end in (one.value, one.low, one.high, one.sim_low, one.sim_high, one.n)))
+        cells = zip(product(ANCHORS, range(LAYERS)), facts, effects.ravel().tolist(), strict=True)
         found[claim] = {place for place, fact, effect in cells if status_of(fact, effect, 1e-4, claim) == claim}
     return {**found, CONTENT: found[CONTENT] & found[LOCALISED]}
 
 
-def false_rates(world: str, questions: int, runs: int, n_resamples: int = 1000) -> tuple[float, float]:
+def false_rates(world: str, questions: int, runs: int, n_resamples: int = 1000, level: float = 0.95) -> tuple[float, float]:
     """Return the shares of sweeps of a world with a false claim: localised, and content of a disturbance."""
     count = {LOCALISED: 0, CONTENT: 0}
     for seed, (status, disturbed) in product(range(runs), ((LOCALISED, False), (CONTENT, world != "null moves"))):
-        count[status] += bool(claims(draw_kind(world, questions, seed, disturbed=disturbed), n_resamples)[status])
+        count[status] += bool(claims(draw_kind(world, questions, seed, disturbed=disturbed), n_resamples, level)[status])
     return count[LOCALISED] / runs, count[CONTENT] / runs
 
 
@@ -164,6 +165,9 @@ def main() -> None:
     parser.add_argument("--sizes", default="20,40,100", help="numbers of questions (default: 20,40,100)")
     parser.add_argument("--kinds", default=",".join([*WORLDS, "effect"]), help="kinds of sweeps, separated by commas (default: all)")
     parser.add_argument("--effect", type=float, default=-8.0, help="points of the kind effect (default: -8)")
+    parser.add_argument(
+        "--level", type=float, default=0.95, help="joint level of the band in worlds without an effect (default: 0.95)"
+    )
     args = parser.parse_args()
     print("| sweep | questions | localised | content | wrong |\n| --- | --- | --- | --- | --- |")
     for kind in args.kinds.split(","):
@@ -171,7 +175,7 @@ def main() -> None:
             if kind == "effect":
                 shares = "{:.3f} | {:.3f} | {:.3f}".format(*power(questions, args.runs, args.effect))
             else:
-                shares = "{:.3f} | {:.3f} | -".format(*false_rates(kind, questions, args.runs))
+                shares = "{:.3f} | {:.3f} | -".format(*false_rates(kind, questions, args.runs, level=args.level))
             print(f"| {kind} | {questions} | {shares} |", flush=True)
 
 
