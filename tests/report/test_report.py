@@ -209,11 +209,14 @@ def test_one_example_is_shown(sweeps):
     figure = sweeps[0].plot_example(sweeps[0].example_ids[2])
     country = list(CAPITALS)[2]
     assert country in figure.layout.title.text
-    assert [trace.name for trace in figure.data] == ["exact_question", "exact_question, null", "pre_answer", "pre_answer, null"]
+    assert [trace.name for trace in figure.data] == [
+        *("exact_question", "exact_question, norm_matched", "exact_question, same_role"),
+        *("pre_answer", "pre_answer, norm_matched", "pre_answer, same_role"),
+    ]
     looks = [(trace.marker.symbol, trace.line.dash) for trace in figure.data]
-    assert looks == [("circle", "solid"), ("circle-open", "dot"), ("square", "dash"), ("square-open", "dot")]
+    assert looks == [("circle", "solid"), *[("circle-open", "dot")] * 2, ("square", "dash"), *[("square-open", "dot")] * 2]
     colours = [trace.line.color for trace in figure.data]
-    assert colours[0] == colours[1] != colours[2] == colours[3]
+    assert [colours.index(colour) for colour in colours] == [0, 0, 0, 3, 3, 3]
     assert all(trace.mode == "lines+markers" for trace in figure.data)
     for wanted in (2, "italy", "the capital of ITALY?", -10):
         assert sweeps[0].plot_example(wanted) == figure
