@@ -102,8 +102,9 @@ TEXTS = """() => {
     const layers = [];
     for (let one = node; one; one = one.parentElement) {
       if (one instanceof SVGElement) {
+        // The arrow of a list lies on the rectangle of its header.
         const item = one.parentElement && one.parentElement.querySelector(
-          ":scope > rect.updatemenu-item-rect, :scope > .updatemenu-header > rect.updatemenu-item-rect"); // the arrow has no own rect
+          ":scope > rect.updatemenu-item-rect, :scope > .updatemenu-header > rect.updatemenu-item-rect");
         if (item && item !== node) layers.push(parsed(getComputedStyle(item).fill));
         if (one.classList.contains("main-svg")) layers.push(parsed(getComputedStyle(one).backgroundColor));
         continue;

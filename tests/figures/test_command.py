@@ -101,12 +101,7 @@ def test_the_caption_is_printed_on_request(tmp_path):
 
 def test_help_says_what_the_words_mean():
     text = " ".join(called("--help").output.split())
-    words = (
-        "pointwise (for one layer chosen beforehand",
-        "simultaneous (over all layers",
-        "difference from the control",
-        "paper: panels",
-    )
+    words = ("pointwise (for one layer chosen beforehand", "simultaneous (over all layers", "paper: panels and legend only")
     assert all(said in text for said in words)
 
 

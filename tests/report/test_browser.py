@@ -55,6 +55,8 @@ def unfolded(page, rows=1):
 def test_it_fits_every_window_asks_no_network_and_every_text_can_be_read(report, width, dark):
     with visited(report, width=width, dark=dark) as page:
         unfolded(page, 2)
+        panels = "() => Object.values(document.querySelector('figure .plot')._fullLayout._plots).map((one) => one.xaxis._offset)"
+        assert len(set(page.evaluate(panels))) == (1 if width < 900 else 2)  # below each other, or side by side
         page.evaluate("() => document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         # Nothing is cut off: what is wider than its box can be scrolled there, and no text of a table leaves the page.
@@ -186,7 +188,7 @@ def test_a_keyboard_reaches_everything(report):
         assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
         names = Counter(stop["name"] for stop in stops)
         assert stops[0]["name"] == "Skip to the examples"
-        for wanted in ("Provenance", "delta_p_vs_placebo", "flip_rate", "Download plot as a PNG", "Numbers", "largest ΔP"):
+        for wanted in ("Provenance", "Caption", "ΔP minus placebo", "Download plot as a PNG", "Numbers", "largest ΔP"):
             assert any(wanted in name for name in names), wanted
         legend = page.locator("figure .traces").count()
         assert sum(stop["tag"] == "rect" for stop in stops) == legend > 4
@@ -235,11 +237,10 @@ def test_keys_hide_and_restore_curves_and_turn_the_switch(report):
         assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == name
         page.keyboard.press("Enter")
         assert page.evaluate(SHOWN) == first
-        switch = page.locator("figure [role=button][aria-label=flip_rate]")
-        switch.focus()
+        page.locator("figure .updatemenu-header").focus()
         page.keyboard.press("Enter")
-        page.wait_for_function("() => document.querySelector('[aria-label=flip_rate]').getAttribute('aria-pressed') === 'true'")
-        assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == "flip_rate"
+        page.locator("figure .updatemenu-dropdown-button[aria-label='flips minus placebo']").press("Enter")
+        page.locator("figure .annotation", has_text="Difference from control: flips minus placebo").wait_for()
 
 
 def test_its_parts_have_names_and_an_order(report):
@@ -288,7 +289,7 @@ def test_on_paper_it_is_light_and_nothing_is_cut(report, data, tmp_path):
         page.pdf(path=tmp_path / "report.pdf", format="A4", prefer_css_page_size=True, print_background=True)
         assert page.evaluate("() => window.printed.width") <= 690
         assert page.evaluate("() => window.printed.height") <= 1010  # what a sheet of A4 leaves, so that no legend is torn off
-        assert page.evaluate("() => window.printed.drawn") == 800  # in the figure's own pixels, before it is made smaller
+        assert page.evaluate("() => window.printed.drawn") == 1000  # in the figure's own pixels, before it is made smaller
         assert page.evaluate("() => window.printed.chart") <= 690
         assert page.evaluate("() => window.printed.paper") == "white"
         page.wait_for_function("() => document.querySelector('figure .plot').layout.paper_bgcolor === '#14171a'")
