@@ -11,7 +11,7 @@ from anchorlens.errors import InputError
 EPILOG = """\b
 Examples:
   anchorlens figure runs/a runs/b --out figure.html
-  anchorlens figure runs/a --style paper --width 700 --out figure.pdf --caption
+  anchorlens figure runs/a --style paper --width 1000 --out figure.pdf --caption
   anchorlens figure runs/a --anchors exact_question --no-controls --out question.html
   anchorlens figure runs/a --contrasts auc_drop --out auc.html
   anchorlens figure runs/patch --metric flip --contrasts none --out flips.html

@@ -155,7 +155,9 @@ def fit_layout(
     parts = {name: part for name, part in fit_width(traces, plan, width).items() if name in layout or "axis" not in name}
     made = {**layout, **{name: {**layout.get(name, {}), **part} if isinstance(part, dict) else part for name, part in parts.items()}}
     grid = _grid(plan, width)
-    made["annotations"] = [{**note, "visible": shown} for note, shown in zip(layout["annotations"], grid["shown"], strict=True)]
+    notes = layout["annotations"]  # those of a user come after ours
+    made["annotations"] = [{**note, "visible": shown} for note, shown in zip(notes, grid["shown"], strict=False)]
+    made["annotations"] += notes[len(grid["shown"]) :]
     if layout.get("updatemenus"):
         made["updatemenus"] = [{**menu, **grid["switch"]} for menu in layout["updatemenus"]]
     return made

@@ -104,7 +104,7 @@
     layout.title.text = heading.join("<br>");
     Object.assign(layout.margin, { t: top, b: bottom });
     for (const [axis, place] of Object.entries(grid.axes)) if (layout[axis]) Object.assign(layout[axis], structuredClone(place));
-    layout.annotations.forEach((note, k) => { note.visible = grid.shown[k]; });
+    grid.shown.forEach((shown, k) => { layout.annotations[k].visible = shown; });
     for (const menu of layout.updatemenus || []) Object.assign(menu, grid.switch);
     // Not with relayout: a height there would also fix the width.
     layout.height = height;

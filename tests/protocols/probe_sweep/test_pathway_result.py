@@ -205,7 +205,7 @@ def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
         "readout": "probe",
     }
     frame = result.curves().assign(**same, delta_kind="confidence", seed=0)
-    title = plot_curves(frame).layout.title.text
-    assert "AUC of a text classifier (!: above 0.5): d 0.80!" in title.replace("<br>", " ")
+    caption = plot_curves(frame).layout.meta["anchorlens"]["caption"]
+    assert "AUC of a classifier of the text alone: d 0.80 (above 0.5)." in caption
     plain, _ = result_of(own, other)
     assert plain.curves(all_columns=True)["qa_text_auc"].isna().all()

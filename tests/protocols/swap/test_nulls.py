@@ -105,7 +105,8 @@ def test_every_null_has_contrasts_and_a_line_of_its_own(tiny_model):
     one = al.swap_sweep(tiny_model("llama"), equal_lengths(), null="displaced", n_donors=1, **QUIET)
     alone = one.contrasts().query("control == 'null'")
     np.testing.assert_allclose(alone["sim_low"].astype(float), less[less["control"] == "null"]["sim_low"].astype(float), atol=1e-3)
-    lines = [str(trace.name).rpartition(", ")[2] for trace in al.plot_curves(made).data]
+    figure = al.plot_curves(made, controls=[*NULL_CONTROLS.values()])
+    lines = [str(trace.name).rpartition(", ")[2] for trace in figure.data]
     assert all(lines.count(control) >= len(made.anchors) for control in NULL_CONTROLS.values())
     assert ", null same_role, norm_matched, displaced, seed 0" in " ".join(repr(made).split())
     assert made.record["config"]["null"] == [*ALL]
