@@ -146,6 +146,8 @@ def _darken(value: Any) -> Any:
         return _DARK[value]
     if value.startswith("#") and len(value) == 7:
         return lighten(value)
+    if value.startswith("rgba(34,34,34,"):  # bands in the colour of the text
+        return value.replace("34,34,34", "232,232,232")
     if value.startswith("<span"):
         for light, dark in _DARK.items():
             value = value.replace(f"color:{light}", f"color:{dark}")

@@ -64,7 +64,7 @@ def test_dark_has_the_same_curves_on_near_black():
     assert [list(t.y) for t in light.data] == [list(t.y) for t in dark.data]
     assert (dark.layout.paper_bgcolor, dark.layout.plot_bgcolor) == ("#14171a", "#14171a")
     text = go.Figure(dark).update_layout(template=None).to_json().casefold()
-    assert not any(colour in text for colour in ('"white"', "#222222</", "color:#555555", '"#e6e6e6"'))
+    assert not any(colour in text for colour in ('"white"', "#222222</", "color:#555555", '"#e6e6e6"', "rgba(34,34,34,"))
     colours = {trace.line.color for trace in curves_of(dark)}
     assert len(colours) == 8
     grounds = [[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in (*colours, "#14171a")]
