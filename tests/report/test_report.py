@@ -15,7 +15,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.report.contents import count_drops, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
 from anchorlens.results.example_view import example_rows
-from anchorlens.results.findings import NOT_DETECTED, STANDS, Finding, Findings
+from anchorlens.results.findings import LOCALISED, NOT_DETECTED, NULL_MOVES, STANDS, Finding, Findings
 from anchorlens.running.study import Outcome
 from tests.questions.make import CAPITALS, capitals
 
@@ -147,6 +147,18 @@ def test_claims_of_several_sweeps_are_adjusted_on_the_page_and_on_the_terminal(s
     assert "Adjusted" not in render(planted[:1], "One")
     show_claims(planted[:1])
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("status", [LOCALISED, NULL_MOVES])
+def test_figures_of_a_sweep_its_run_and_its_report_mark_what_its_findings_claim(sweeps, tmp_path, status):
+    control = sweeps[0].contrasts().query("quantity == 'delta_p_minus_null'")["control"].iloc[0]
+    one = Finding("delta_p_minus_null", status, (1,), anchor="pre_answer", control=control)
+    result = replace(sweeps[0], _memo={**sweeps[0]._memo, "findings": Findings((one,))})
+    marks = [(trace.legendgroup, list(trace.x)) for trace in al.plot_curves(result).data if trace.marker.symbol == "circle"]
+    assert [layers for _, layers in marks] == ([[1]] if status == LOCALISED else [])
+    assert all(group.startswith("A-Anchored swap") for group, _ in marks)
+    pages = [(result.save(tmp_path / "run") / "figure.html").read_text(encoding="utf8"), render([result], "One")]
+    assert ['"symbol":"circle"' in page.replace(" ", "") for page in pages] == [status == LOCALISED] * 2
 
 
 def test_one_table_a_protocol_without_what_all_sweeps_share(sweeps):
