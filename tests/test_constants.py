@@ -15,5 +15,5 @@ def test_the_words_are_those_that_the_package_knows():
     assert set(constants.PROBE_SITES) <= set(constants.SITES) == set(adapter.SITES)
     assert set(constants.ANSWER_READOUTS) == set(READOUTS)
     assert not set(constants.ANSWER_READOUTS) & set(constants.TRUTH_READOUTS)
-    assert len(constants.FRACTIONS) == len(constants.SPLITS)
-    assert abs(sum(constants.FRACTIONS) - 1) < 1e-9
+    assert tuple(constants.SHARES) == constants.SPLITS
+    assert abs(sum(constants.SHARES.values()) - 1) < 1e-9

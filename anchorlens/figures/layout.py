@@ -90,7 +90,7 @@ def arrange(sheet: Sheet, y_titles: tuple[str, str], lower: Sequence[int], switc
     """Return the wide or narrow arrangement: height, axes, visible headings and place of the switch of contrasts.
 
     Args:
-        sheet: Panels.
+        sheet: Arrangement of the panels.
         y_titles: Titles of the y axes of curves and of contrasts. Axes of one scale have ticks and title in the first panel of a
             row only.
         lower: Panels that have contrasts.

@@ -77,7 +77,7 @@ def gather(
         InputError: If there is no point, or the results are incomplete or ambiguous.
     """
     given = [
-        (label, _frame_of(one, controls is not False, metric)) for label, own in labelled(results).items() for one in _flatten(own)
+        (label, _frame_of(one, controls is not False, metric)) for label, own in by_label(results).items() for one in _flatten(own)
     ]
     tables = [_checked(frame).assign(part=label) for label, frame in given if len(frame)]
     if not tables:
@@ -105,7 +105,7 @@ def without_unsplit(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table["pathway"] != "All") | ~keys.isin(keys[table["pathway"].isin(PATHWAYS)])].reset_index(drop=True)
 
 
-def labelled(results: object) -> Mapping[str, object]:
+def by_label(results: object) -> Mapping[str, object]:
     """Return results by label; without a mapping the label is ""."""
     if not isinstance(results, Mapping):
         return {"": results}
@@ -310,9 +310,9 @@ def gather_contrasts(
     nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], *_MARKS, "view"])
     if contrasts is False:
         return nothing
-    sources = [(label, one) for label, own in labelled(results).items() for one in _flatten(own)]
+    sources = [(label, one) for label, own in by_label(results).items() for one in _flatten(own)]
     given: list[tuple[str, object]] = [(label, _with_claims(one)) for label, one in sources if isinstance(one, ContrastSource)]
-    more = labelled([] if contrast_tables is None else contrast_tables)
+    more = by_label([] if contrast_tables is None else contrast_tables)
     given += [(label, one) for label, own in more.items() for one in _flatten(own)]
     found = [frame for label, one in given if len(frame := _checked_contrasts(one, curves, label))]
     table = pd.concat(found, ignore_index=True).drop_duplicates(ignore_index=True) if found else nothing

@@ -6,20 +6,21 @@ same rule: the smaller of the largest p-value of all contrasts and k times its o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtr
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
-from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at, join_with_and
+from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at, estimates_by_layer, join_with_and
 from anchorlens.results.findings import CLAIMS, DESCRIPTION, NOT_DETECTED, REVERSED, STANDS, TOO_FEW, Finding, decimals, status_of
 from anchorlens.statistics.bands import p_values
 from anchorlens.statistics.pathways import quantity_frame
 from anchorlens.statistics.resamples import Estimate
 
+SplitValues: TypeAlias = Mapping[tuple[str, str], tuple[float, ...]]
 COMPATIBLE = "Not detected: effects inside the interval remain compatible."
 
 
@@ -51,13 +52,12 @@ class Looks:
     level: float
     facts: LayerEstimates
     p: Mapping[str, float]
-    splits: Mapping[tuple[str, str], tuple[float, ...]]
+    splits: SplitValues = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, estimates: Mapping[str, Estimate], claims: Mapping[str, Claim], layer: int,
-        splits: Mapping[tuple[str, str], tuple[float, ...]],
-    ) -> "Looks":  # fmt: skip
+        cls, estimates: Mapping[str, Estimate], claims: Mapping[str, Claim], layer: int, splits: SplitValues | None = None
+    ) -> "Looks":
         """Compute the intervals of ``claims`` from their estimates at ``layer``, and the p-values of all estimates."""
         level, rates = level_of(len(claims)), {name: name == "flip_rate" for name in estimates}
         frames = [
@@ -66,7 +66,7 @@ class Looks:
             if name in estimates
         ]
         p = {name: _p_value(one, rate=rates[name]) for name, one in estimates.items()}
-        return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p, splits)
+        return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p, splits or {})
 
 
 def _p_value(estimate: Estimate, *, rate: bool) -> float:
@@ -141,7 +141,7 @@ def claim_table(statements: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[t
         fact = LayerEstimate(one.value, one.low, one.high, one.low, one.high, one.n or 0)
         number, interval = fact.to_text(fact.digits(decimals(one.quantity))).split(" ", 1)
         alone = "" if one.control_value is None else f"{one.control_value:.{decimals(one.quantity)}f}"
-        ends = (f"{end:+.{decimals(one.quantity)}f}" for end in (np.nanmin(one.split_values), np.nanmax(one.split_values)))
+        ends = [f"{end(one.split_values):+.{decimals(one.quantity)}f}" for end in (np.nanmin, np.nanmax) if one.split_values]
         rows.append((one.quantity, number, interval, *([" to ".join(ends)] if has_splits else []), one.status, alone))
     interval_head = f"{100 * shown[0].level:.3g} % interval"
     heads = ("contrast", "value", interval_head, *(["single splits"] if has_splits else []), "status", "control alone")
@@ -149,19 +149,27 @@ def claim_table(statements: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[t
     return heads[:width], tuple(row[:width] for row in rows)
 
 
-def split_note(statements: Sequence[Finding], probe_layers: Sequence[int]) -> tuple[str, ...]:
-    """Return k* of each split, and the claims that have the opposite sign in some splits; () for one split."""
+def split_note(
+    statements: Sequence[Finding], claims: Mapping[str, Claim], probe_layers: Sequence[int], contrasts: pd.DataFrame
+) -> tuple[str, ...]:
+    """Return k* of each split, and which claims depend on the split; () for one split.
+
+    A claim depends on the split if its value has the opposite sign in a split, or if it is not detected at k* of a split (over all
+    rows, pointwise 95 % interval).
+    """
     if len(probe_layers) < 2:
         return ()
-    turned = [
-        f"{one.quantity} ({n} of {len(one.split_values)})"
-        for one in statements
-        if one.status in CLAIMS and one.value is not None
-        for n in [sum(value * one.value < 0 for value in one.split_values)] if n
-    ]  # fmt: skip
+    parts: list[str] = []
+    for one in (one for one in statements if one.status in CLAIMS and one.value is not None and one.quantity in claims):
+        assert one.value is not None
+        sign, along = (1 if one.value > 0 else -1), estimates_by_layer(contrasts, one.quantity, claims[one.quantity].control)
+        turned = sum(value * sign < 0 for value in one.split_values)
+        lost = [k for k in sorted(set(probe_layers)) if k in along and not along[k].beyond(sign)]
+        where = [f"opposite sign in {turned} of {len(one.split_values)} splits"] if turned else []
+        where += [f"not detected at layer{'s' * (len(lost) > 1)} {', '.join(map(str, lost))}"] if lost else []
+        parts += [f"{one.quantity} ({' and '.join(where)})"] if where else []
     layers = f"k* of the {len(probe_layers)} splits: {', '.join(map(str, probe_layers))}; claims use the median."
-    depends = f"The sign depends on the split: {join_with_and(turned)} with the opposite sign." if turned else ""
-    return (layers, depends) if depends else (layers,)
+    return (layers, f"Depends on the split: {', '.join(parts)}.") if parts else (layers,)
 
 
 def claim_sentence(statements: Sequence[Finding], change: str, control: str) -> str:

@@ -41,7 +41,9 @@ class Case:
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of :func:`anchorlens.swap_sweep`."""
-        return {"prompt": self.prompt, "anchors": list(ANCHOR_SETS[self.anchors]), "n_donors": self.donors}
+        anchors = list(ANCHOR_SETS[self.anchors])
+        # Other libraries can make the changes of this null.
+        return {"prompt": self.prompt, "anchors": anchors, "n_donors": self.donors, "null": ["displaced"]}
 
 
 CASES = (

@@ -36,7 +36,7 @@ def answers(script, jobs, tiny):
 def test_cells_are_those_of_a_default_sweep(script, jobs, tiny_model):
     job = jobs["qa/both/3/2"]
     data = script("ours")._questions("popqa-sample", 0, tuple(job["sweep"]["examples"]))
-    samples = al.swap_sweep(tiny_model("llama"), data, n_donors=2, progress=False).samples()
+    samples = al.swap_sweep(tiny_model("llama"), data, n_donors=2, null="displaced", progress=False).samples()
     cells = {
         (row["example"], row["donor"], place.removesuffix(":null"), "null" if place.endswith(":null") else "none")
         for row in job["rows"]

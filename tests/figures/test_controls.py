@@ -40,7 +40,11 @@ def test_the_placebo_of_each_pathway_is_dotted_in_its_colour_and_one_entry_names
 
 @pytest.mark.parametrize(
     ("present", "drawn_first"),
-    [(["norm_matched", "null"], "Null (displaced)"), (["norm_matched", "mine"], "Null (random direction)"), (["mine"], "mine")],
+    [
+        (["norm_matched", "same_role"], "Null (other positions)"),
+        (["norm_matched", "mine"], "Null (random direction)"),
+        (["mine"], "mine"),
+    ],
 )
 def test_one_control_is_drawn_by_default_and_any_by_name(present, drawn_first):
     frame = swap_frame({"m": 3}, ("popqa",), ("exact_question",), null=False)

@@ -66,7 +66,8 @@ def check_statements(result):
     said = [vars(one) for one in findings.statements]
     assert list(frame.columns) == list(Finding.__dataclass_fields__)
     assert frame.astype(object).where(frame.notna(), None).to_dict("records") == said
-    assert [{**one, "layers": tuple(one["layers"])} for one in found.pop("statements")] == said
+    sequences = ("layers", "split_values")
+    assert [{**one, **{name: tuple(one[name]) for name in sequences}} for one in found.pop("statements")] == said
     assert found == {
         "headline": findings.headline, "warnings": list(findings.warnings), "notes": list(findings.notes),
         "table": {"columns": list(findings.columns), "rows": [list(row) for row in findings.rows]},

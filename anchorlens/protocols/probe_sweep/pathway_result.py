@@ -160,9 +160,14 @@ class PathwayResult(SweepResult):
         return 1 - scores if self.record["config"]["readout"] == "p_true" else scores
 
     @property
+    def probe_layers(self) -> tuple[int, ...]:
+        """Layer k* of each split; empty for ``p_true``."""
+        return tuple(self.record["probe"].get("probe_layers", ()))
+
+    @property
     def is_cross_fitted(self) -> bool:
         """True if the probes were fitted in several splits."""
-        return len(self.record["probe"].get("probe_layers", ())) > 1
+        return len(self.probe_layers) > 1
 
     @property
     def parts(self) -> "tuple[PathwayResult, ...]":

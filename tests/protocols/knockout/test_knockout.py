@@ -88,11 +88,11 @@ def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(sweep):
 
 
 def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(tiny_model):
-    """The answer shares a word with its question, and no string is more often true than false: the pair alone tells."""
+    """The answer begins like a word of its question, and no string is more often true than false: the pair alone tells."""
     heads, tails = ("Bar", "Cor", "Dun", "Fel", "Gor", "Hal", "Kin", "Lor"), ("nes", "vick", "dmar", "phil", "ston")
     towns = [a + b for a in heads for b in tails]
     rows = [
-        {"question": f"Which river runs through {town}?", "answers": [f"{town} River"], "subject": town, "property": "river"}
+        {"question": f"Which river runs through {town}?", "answers": [f"{town}ach"], "subject": town, "property": "river"}
         for town in towns
     ]
     told = al.knockout_sweep(tiny_model("llama"), al.load_qa(rows, dataset_name="rivers"), layers=(0, 2), **OPTIONS)
@@ -209,10 +209,10 @@ def test_modes_heads_and_cut_layers_are_named_and_differ(tiny_model, sweep, chan
 
 def test_few_rows_are_said(tiny_model):
     small = al.load_qa("triviaqa-sample", limit=40)
-    with pytest.warns(UserWarning, match=r"Few rows \(validation \d+\): k\*, AUC and groups are noisy"):
+    with pytest.warns(UserWarning, match=r"Few rows \(validation \d+, test \d+\): k\*, AUC and groups are noisy"):
         al.knockout_sweep(tiny_model("llama"), small, layers=[0], placebos=False, **OPTIONS)
 
 
 def test_generated_answers_of_a_model_that_knows_nothing_stop_with_counts(tiny_model):
-    with pytest.raises(EmptySweepError, match=r"in every split; the splits have train: 0 true.*or answers='gold'"):
+    with pytest.raises(EmptySweepError, match=r"the smallest of the splits has train: 0 true.*or answers='gold'"):
         measured(tiny_model("llama"), "knockout", answers="generated", max_new_tokens=4)

@@ -300,7 +300,7 @@ def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
     assert heard.findings.warnings == ()
     leaking = changed(heard, examples=examples)
     leaking.record["probe"]["answer_text_auc"] = {"auc": 0.7, "ci_low": 0.6, "ci_high": 0.8}
-    assert leaking.findings.warnings == ("Beware: the answer's text alone reaches AUC 0.70 [0.60, 0.80].",)
+    assert leaking.findings.warnings == ("Beware: a classifier of the answer's text reaches AUC 0.70 [0.60, 0.80].",)
     assert leaking.verdict.startswith("Beware: ")
     assert leaking.findings.statements == heard.findings.statements
 
