@@ -5,6 +5,7 @@ and donors by ``example_id``, so they are joined role by role.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +37,7 @@ def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
     """
     base = examples[examples["role"] == "base"]
     own = base[["example_id", *_OF_ROW]]
-    said = [_segments(*pair) for pair in zip(own["tokens"], own["positions"], strict=True)]
+    said = [_segments(*row) for row in zip(own["tokens"], own["positions"], own["question"], strict=True)]
     own = own.assign(**{name: [one[name] for one in said] for name in ("subject", "property")})
     frame = samples.merge(own, on="example_id", how="left", validate="many_to_one")
     donors = {} if config.get("donors") in STATISTIC_RULES else _donors(base, examples)
@@ -57,10 +58,18 @@ def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     return tuple(Dropped(*map(str, row)) for row in gone[names].itertuples(index=False, name=None))
 
 
-def _segments(tokens: Any, positions: str) -> dict[str, str]:
+def _segments(tokens: Any, positions: str, question: str) -> dict[str, str]:
     """Return the text of the tokens of subject and property; empty if a row has none."""
     where: dict[str, list[int]] = json.loads(positions)
-    return {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
+    texts = {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
+    return {name: _restore_letters(text, question) for name, text in texts.items()}
+
+
+def _restore_letters(text: str, question: str) -> str:
+    """Replace a letter of several tokens, whose parts are no text, by that of the question."""
+    parts = [re.escape(part) for part in re.split("\ufffd+", text)]
+    found = re.search("(.{1,3}?)".join(parts), question) if len(parts) > 1 else None
+    return found[0] if found else text
 
 
 def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, str]]:

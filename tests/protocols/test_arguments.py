@@ -1,7 +1,5 @@
 """Kinds of arguments: the values that each accepts, as a specification stores them, and the values that it refuses."""
 
-import math
-
 import numpy as np
 import pytest
 import torch

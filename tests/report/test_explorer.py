@@ -31,7 +31,7 @@ def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
         own = json.loads(at[row["id"]])
         assert row["places"]["exact_question"] == own["exact_question"]
         assert row["places"]["pre_answer"] == own["pre_answer"]
-        assert row["places"]["exact_question, norm_matched"] == own["exact_question"]
+        assert row["places"]["exact_question, same_role"] == []  # differs from donor to donor
         assert row["answer"] in "".join(row["tokens"][p] for p in row["answer_tokens"])
     row = contents(knockout)["rows"][0]
     said = {name: "".join(row["tokens"][p] for p in where) for name, where in row["places"].items()}
