@@ -275,7 +275,7 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
     assert f"(0.45 and {0.45 if other is None else other:.2f}; clean 0.50)" in findings.headline
     assert ("no difference of P(hallucination)" in findings.headline) == (status == NOT_DETECTED)
     assert [(row[0], *row[-2:]) for row in findings.rows] == [("p_after", status, f"{100 * (other or 0.45):.1f}")]
-    assert "AUC 1.00, answer only 0.50 [0.43, 0.57]." in findings.notes
+    assert "AUC 1.00, answer only 0.50 [0.40, 0.60]." in findings.notes
 
 
 def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
