@@ -44,7 +44,9 @@ def show_result(result: "SweepResult") -> None:
     gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped_counts.items()) or "none"
     short = sum(result.record["counts"].get("null_shortfall", {}).values())
     rows = result.record["counts"].get("rows")
-    splits = f" ({', '.join(f'{n} {name}' for name, n in rows.items())} rows)" if rows else ""
+    each = result.record["config"].get("n_splits", 1)
+    each = f"{each} splits, each with at least " if each > 1 else ""
+    splits = f" ({each}{', '.join(f'{n} {name}' for name, n in rows.items())} rows)" if rows else ""
     missing = f"; null slots without a position: {short}" if short else ""
     prompt = f"prompt {result.record['config']['prompt']}; " if result.record["config"].get("prompt") else ""
     click.echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")

@@ -76,6 +76,12 @@ def format_layers(layers: Sequence[int]) -> str:
     return text if text.count(",") < _PIECES or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
 
 
+def name_layers(layers: Sequence[int]) -> str:
+    """Format layers for a sentence: ``layer 12``, ``layers 3-8`` or ``9 layers of 2-27``."""
+    text = format_layers(layers)
+    return text.replace(" of ", " layers of ") if " of " in text else f"layer{'' if text.isdecimal() else 's'} {text}"
+
+
 def name_layer(layer: int, probe_layer: "int | None") -> str:
     """Format a layer for a finding: ``k* = 9`` for the probe layer, else ``layer 3``."""
     if probe_layer is None:

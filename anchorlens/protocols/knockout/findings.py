@@ -12,7 +12,7 @@ import pandas as pd
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.results import claims
 from anchorlens.results.claims import Claim, Looks
-from anchorlens.results.estimates import LayerEstimates, estimates_at, estimates_by_layer, format_layers, name_layer
+from anchorlens.results.estimates import LayerEstimates, estimates_at, estimates_by_layer, name_layer, name_layers
 from anchorlens.results.findings import (
     DESCRIPTION,
     NOT_DETECTED,
@@ -98,8 +98,7 @@ def _all_contrasts(layers: list[int], n: int) -> Finding:
     if n < MIN_QUESTIONS_FOR_LAYERS:
         text = f"No layers are named: {MIN_QUESTIONS_FOR_LAYERS} questions are needed."
         return Finding("all_contrasts", TOO_FEW, n=n, control=RANDOM, sentence=text)
-    at = f"layer{'s' * (len(layers) > 1)} {format_layers(layers)}"
-    text = f"All three contrasts stand at {at}" if layers else "No layer has all three contrasts"
+    text = f"All three contrasts stand at {name_layers(layers)}" if layers else "No layer has all three contrasts"
     status = STANDING if layers else NOT_DETECTED
     return Finding("all_contrasts", status, tuple(layers), n=n, control=RANDOM, sentence=f"{text} (simultaneous bands).")
 

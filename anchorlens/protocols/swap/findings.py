@@ -12,7 +12,7 @@ import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS, NULL_CONTROLS
 from anchorlens.protocols.swap.anchor_contrasts import LESS_NULL, Key, layers_by_construction
-from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and
+from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and, name_layers
 from anchorlens.results.findings import (
     CLAIMS,
     CONTENT,
@@ -279,13 +279,8 @@ def _at(layers_of: Mapping[str, Sequence[int]], n_anchors: int) -> str:
     """Return text such as ``exact_question (layers 3-8) and pre_answer (layer 12)``; anchors without layers are named alone."""
     if len(layers_of) > _MOST_NAMED:
         return f"{len(layers_of)} of {n_anchors} anchors"
-    named = [f"{a} ({_layers(format_layers(layers))})" if layers else a for a, layers in layers_of.items()]
+    named = [f"{a} ({name_layers(layers)})" if layers else a for a, layers in layers_of.items()]
     return join_with_and(named) if named else ""
-
-
-def _layers(text: str) -> str:
-    """Return text such as ``layer 12``, ``layers 3-8`` or ``9 layers of 2-27``."""
-    return text.replace(" of ", " layers of ") if " of " in text else f"layer{'' if text.isdecimal() else 's'} {text}"
 
 
 def _largest(along: Mapping[int, LayerEstimate]) -> int:
