@@ -72,7 +72,7 @@ def test_a_target_figure_on_the_first_two_layers_of_its_models(script, tmp_path)
     """Estimate, measure streamed and draw; tests/test_examples.py has the second call, which reads what is there."""
     room_for(13e9)
     models = [write_random(config_of(name, num_hidden_layers=2), tmp_path / name) for name in FIGURES[script]]
-    options = ("--models", *models, "--datasets", "popqa-sample", "--limit", 24, "--stream", "always", "--max-memory", "4GB")
+    options = ("--models", *models, "--datasets", "popqa-sample", "--limit", 40, "--stream", "always", "--max-memory", "4GB")
     said = figure(script, *options, "--estimate")
     for name in FIGURES[script]:
         assert f"{name}, streamed" in said

@@ -16,7 +16,7 @@ def swap(tiny_model):
 @pytest.fixture(scope="session")
 def knockout(tiny_model):
     data = al.load_qa("popqa-sample", limit=90)
-    return al.knockout_sweep(tiny_model("llama"), data, layers=[0, 2], n_resamples=20, progress=False)
+    return al.knockout_sweep(tiny_model("llama"), data, layers=[0, 2], n_splits=1, n_resamples=20, progress=False)
 
 
 @pytest.fixture(scope="session")
