@@ -130,7 +130,7 @@ def test_at_most_a_hundred_words_with_every_warning(changed, layers):
 def test_layers_are_named_by_the_band_over_all_layers_alone():
     assert found(wider=9.0).statements[-1].layers == ()
     assert found(layers=range(1, 65, 2)).statements[-1].layers == tuple(range(1, 65, 2))
-    assert "at layers 32 of 1-63 (" in str(found(layers=range(1, 65, 2)))
+    assert "at 32 layers of 1-63 (" in str(found(layers=range(1, 65, 2)))
     facts = frame(FOUND, layers=(1, 2, 5))
     facts.loc[(facts["layer"] == 5) & (facts["quantity"] == "flip_rate"), "sim_low"] = -1.0
     assert layers_standing(facts) == {1, 2}
