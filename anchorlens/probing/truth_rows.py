@@ -82,7 +82,8 @@ class TruthRows:
         counts = [Counter(zip(roles, labels, strict=True)) for roles in self.splits]
         worst = min(counts, key=lambda one: min(one[role, label] for role in SPLITS for label in (0, 1)))
         if all(worst[role, label] for role in SPLITS for label in (0, 1)):
-            few = ", ".join(f"{name} {n}" for name, n in self.sizes.items() if n < FEW_ROWS)
+            sizes = self.sizes | {"test": len(self.of("test"))}  # results are over the test rows of all splits
+            few = ", ".join(f"{name} {n}" for name, n in sizes.items() if n < FEW_ROWS)
             if few:
                 warn(f"Few rows ({few}): k*, AUC and groups are noisy. Use {MORE_QUESTIONS}.")
             return
