@@ -70,6 +70,7 @@ def _of_worker(args: argparse.Namespace, directory: Path, way: str) -> dict[str,
                 os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     given = ["--questions", str(args.questions), "--dtype", args.dtype, "--max-memory", args.max_memory]
     given += ["--batch-size", str(args.batch_size)] if args.batch_size else []
+    given += ["--at", *map(str, args.at)] if args.at else []
     done = subprocess.run(
         [sys.executable, __file__, "--worker", str(directory), "--only", way, *given], capture_output=True, text=True, check=False
     )

@@ -46,7 +46,7 @@ def test_target_figures_on_the_small_model(tmp_path, script):
 
 @pytest.mark.slow
 def test_demo_with_few_questions(tmp_path):
-    few = ("--limit", 6, "--layers", "0,24", "--knockout-limit", 90)
+    few = ("--limit", 6, "--layers", "0,24", "--sets", "popqa-sample", "nq-sample")
     said = said_by("demo.py", *few, "--out", tmp_path / "demo")
     assert "Largest |ΔP| of each curve" in said
     assert "Knockout at k*" in said
@@ -54,7 +54,7 @@ def test_demo_with_few_questions(tmp_path):
     assert (tmp_path / "demo-report.html").is_file()
     curves = load_curves(tmp_path / "demo")
     assert set(curves["protocol"]) == {"swap", "knockout"}
-    assert said_by("knockout_tables.py", tmp_path / "demo", "--every", 10).count("## ") == 4
+    assert said_by("knockout_tables.py", tmp_path / "demo", "--every", 10).count("## ") == 2
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ for kind, options in json.loads(sys.argv[1]):
     if kind == "swap":
         options = swap | options
     else:
-        data = al.load_qa("popqa-sample", limit=40)
+        data, options = al.load_qa("popqa-sample", limit=40), {"n_splits": 1} | options
     with peak() as found:
         result = sweep(model, data, on_plan=plans.append, **{**options, "progress": False})
     told.append({"peak": found[0], "predicted": plans[0].peak_bytes, "batches": len(plans[0].batch_sizes),
