@@ -21,6 +21,8 @@ from anchorlens.statistics.pathways import quantity_frame
 from anchorlens.statistics.resamples import Estimate
 
 SplitValues: TypeAlias = Mapping[tuple[str, str], tuple[float, ...]]
+# The p-values of estimates half a standard error from the limit of a claim, on both sides.
+BORDERLINE = (0.01, 0.15)
 COMPATIBLE = "Not detected: effects inside the interval remain compatible."
 
 
@@ -149,16 +151,22 @@ def claim_table(statements: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[t
     return heads[:width], tuple(row[:width] for row in rows)
 
 
-def split_note(
+def stability_notes(
     statements: Sequence[Finding], claims: Mapping[str, Claim], probe_layers: Sequence[int], contrasts: pd.DataFrame
 ) -> tuple[str, ...]:
-    """Return k* of each split, and which claims depend on the split; () for one split.
+    """Return k* of each split, which claims depend on the split, and which statuses are borderline.
 
     A claim depends on the split if its value has the opposite sign in a split, or if it is not detected at k* of a split (over all
-    rows, pointwise 95 % interval).
+    rows, pointwise 95 % interval). A status is borderline if its p-value lies in ``BORDERLINE``: another draw of splits and false
+    answers may change it.
     """
+    near = [
+        f"{one.quantity} (p = {one.p:.2f})" for one in statements
+        if one.p is not None and BORDERLINE[0] <= one.p <= BORDERLINE[1] and one.status != DESCRIPTION
+    ]  # fmt: skip
+    borderline = (f"Borderline, another seed may decide otherwise: {', '.join(near)}.",) if near else ()
     if len(probe_layers) < 2:
-        return ()
+        return borderline
     parts: list[str] = []
     for one in (one for one in statements if one.status in CLAIMS and one.value is not None and one.quantity in claims):
         assert one.value is not None
@@ -169,7 +177,7 @@ def split_note(
         where += [f"not detected at layer{'s' * (len(lost) > 1)} {', '.join(map(str, lost))}"] if lost else []
         parts += [f"{one.quantity} ({' and '.join(where)})"] if where else []
     layers = f"k* of the {len(probe_layers)} splits: {', '.join(map(str, probe_layers))}; claims use the median."
-    return (layers, f"Depends on the split: {', '.join(parts)}.") if parts else (layers,)
+    return (layers, *([f"Depends on the split: {', '.join(parts)}."] if parts else []), *borderline)
 
 
 def claim_sentence(statements: Sequence[Finding], change: str, control: str) -> str:

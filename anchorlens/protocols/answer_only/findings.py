@@ -46,7 +46,7 @@ def answer_only_findings(result: PathwayResult, here: Mapping[str, Any], looks: 
     gold = result.record["config"]["answers"] == "gold"
     heads, rows = claims.claim_table(statements)
     notes = [
-        *claims.split_note(statements, CLAIMS, result.probe_layers, result.contrasts(all_columns=True)),
+        *claims.stability_notes(statements, CLAIMS, result.probe_layers, result.contrasts(all_columns=True)),
         _changes(by, here, is_balanced=gold),
         _pathways(here),
         _auc_check(by, is_balanced=gold),

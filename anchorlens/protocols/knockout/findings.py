@@ -62,7 +62,7 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     signal = {k for k, fact in estimates_by_layer(contrasts, "auc", "none").items() if fact.low > 0.5}
     everywhere = _all_contrasts(sorted(layers_standing(contrasts) & signal), n)
     headline = _headline(facts, statements, where, record["config"]["anchors"][0])
-    notes = [everywhere.sentence, *claims.split_note(statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts)]
+    notes = [everywhere.sentence, *claims.stability_notes(statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts)]
     notes += [claims.COMPATIBLE] if NOT_DETECTED in {one.status for one in statements} else []
     heads, rows = claims.claim_table(statements)
     return Findings((*statements, everywhere), headline, warnings, rows, heads, tuple(notes))

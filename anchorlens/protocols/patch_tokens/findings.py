@@ -40,7 +40,7 @@ def patch_findings(record: Mapping[str, Any], summary: Mapping[str, Any], contra
     over = "true and false answers" if record["config"]["base"] == "all" else "true answers predicted true"
     heads, rows = claims.claim_table(statements)
     notes = [
-        *claims.split_note(statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts),
+        *claims.stability_notes(statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts),
         f"Flips after the patch: {facts['flip_rate_patched', SIZE_MATCHED].value:.0f} %.",
         _groups(summary),
     ]

@@ -41,7 +41,7 @@ def frame(facts, *, layers=(7,), n=60, wider=1.0):
 
 def found(
     changed=None, *, readout="probe", placebos=True, kind="confidence", text=None, pair=None, n=60, wider=1.0, layers=(7,), k=7,
-    anchor="exact_question", floor=1e-4, partial=None,
+    anchor="exact_question", floor=1e-4, partial=None, p=None,
 ):  # fmt: skip
     facts = {key: value for key, value in (FOUND | (changed or {})).items() if value is not None}
     as_text = {"auc": 0.5, "ci_low": 0.44, "ci_high": 0.56}
@@ -56,7 +56,8 @@ def found(
     }
     contrasts = frame(facts, n=n, wider=wider, layers=layers)
     stricter = frame({key: facts[key] for key in (DELTA, FLIPS, DROP) if key in facts} | (partial or {}), n=n)
-    looks = Looks(PARTIAL_LEVEL, estimates_at(stricter, 7), {"delta_p_vs_placebo": 0.001, "row_specific_vs_placebo": 0.01})
+    p = p or {"delta_p_vs_placebo": 0.001, "row_specific_vs_placebo": 0.01}
+    looks = Looks(PARTIAL_LEVEL, estimates_at(stricter, 7), p)
     return knockout_findings(record, 7, contrasts, looks)
 
 
@@ -107,6 +108,20 @@ def test_one_or_two_contrasts_are_claimed_by_their_wider_intervals():
     assert "98.3" not in str(found())
     turned = found({FLIPS: (-10.7, -19.0, -2.4)}, partial={FLIPS: (-10.7, -21.0, 0.4)})
     assert turned.statements[1].status == "not detected"
+
+
+@pytest.mark.parametrize(
+    ("p", "borderline"),
+    [
+        (0.001, ""),
+        (0.03, "auc_drop (p = 0.09)"),  # three times its own value, because not all three have small values
+        (0.06, ""),
+    ],
+)
+def test_a_status_near_its_limit_is_borderline(p, borderline):
+    text = str(found({DROP: (-0.01, -0.1, 0.1)}, p={"delta_p_vs_placebo": 0.3, "flip_rate": 0.001, "auc_drop": p}))
+    assert ("Borderline, another seed may decide otherwise: " in text) == bool(borderline)
+    assert borderline in text
 
 
 def test_the_text_is_the_headline_then_the_table_then_the_layers():
