@@ -8,7 +8,6 @@ import argparse
 from collections.abc import Sequence
 
 import anchorlens as al
-from anchorlens.protocols.knockout.findings import layers_standing
 from anchorlens.results.estimates import LayerEstimate, format_ranges
 
 CLAIMED = (
@@ -43,11 +42,11 @@ def claims_row(ko: al.PathwayResult) -> list[str]:
     facts = ko.facts(ko.shown_layer)
     cells = [with_interval(facts.get((name, control)), digits) for name, control, digits in CLAIMED]
     n = facts[CLAIMED[0][:2]].n if CLAIMED[0][:2] in facts else 0
-    stands = layers_standing(ko.contrasts()) if CLAIMED[0][:2] in facts else set()
+    stands = [k for one in ko.findings.statements if one.quantity == "all_contrasts" for k in one.layers]
     return [
         text_auc(ko.answer_text_auc), text_auc(ko.qa_text_auc), str(ko.shown_layer), str(n),
         with_interval(facts["auc", "none"], 2, sign=False), plain(facts.get(("auc_after", "size_matched")), 2),
-        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, format_ranges(sorted(stands)) or "-",
+        plain(facts.get(("auc_after", "random_tokens")), 2), *cells, format_ranges(stands) or "-",
     ]  # fmt: skip
 
 
