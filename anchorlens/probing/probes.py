@@ -47,7 +47,7 @@ class TruthProbe(ClassifierMixin, BaseEstimator):
         converged_: True if the solver converged with ``C_``.
         validation_auc_: AUC on the validation questions, in [0, 1]; NaN without validation questions.
         validation_auc_se_: Standard error of the AUC over validation questions; NaN without them.
-        train_questions_: Sorted ``question_id`` of all training and validation questions.
+        train_questions_: Sorted ``question_id`` of all training and validation questions, which are not scored.
         n_features_in_: Number of features, d_model.
     """
 
@@ -244,7 +244,8 @@ def fit_layers(
 ) -> LayerProbes:
     """Fit one probe per layer on ``train`` rows, with its penalty chosen on ``validation`` rows.
 
-    ``like``: probes whose penalties are used.
+    ``like``: probes of the same split whose penalties are used. All their questions count as seen, also if ``split`` leaves some
+    out: a false answer of a question is the right answer of another one of its block, so the score of its neighbour leaks its label.
     """
     y, ids, parts = np.asarray(labels, dtype=np.float64), np.asarray(question_ids), np.asarray(split)
     train, held = parts == "train", parts == "validation"
@@ -256,6 +257,8 @@ def fit_layers(
             validation = (x[held], y[held], ids[held].tolist()) if held.any() else None
             probe = TruthProbe() if like is None else TruthProbe(penalties=(like.probes[layer].C_,))
             probes[layer] = probe.fit(x[train], y[train], question_ids=ids[train].tolist(), validation=validation)
+            if like is not None:
+                probe.train_questions_ = like.probes[layer].train_questions_
     return LayerProbes(probes, site, model, dataset)
 
 
