@@ -50,7 +50,7 @@ def caption(table: pd.DataFrame, contrast_tables: pd.DataFrame, band: str) -> st
         "+: measured layer; the line bridges the others": any(
             own["layer"].sort_values().diff().max() > 1 for _, own in curves.groupby(CURVE)
         ),
-        f"Grey line at 0: rounding (±{floor:.1g})": floor > 0,
+        f"Shaded around 0: noise floor (±{floor:.1g})": floor > 0,
         f"Some points have fewer than {FEW} questions: interpret with care": (curves["n"] < FEW).any(),
         "In most rows a null has fewer positions than its anchor": (table["frac_null_incomplete"] > WEAK).any(),
     }

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.results.findings import CLAIMS, NOT_DETECTED, REVERSED, TOO_FEW, Findings
+from anchorlens.results.findings import CLAIMS, NOT_DETECTED, REVERSED, TOO_FEW, Findings, decimals
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.bands import holm
 
@@ -100,7 +100,7 @@ def claim_rows(claims: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     lost = f"{NOT_DETECTED} after Holm over {n_sweeps(claims)} sweeps"
     rows = [
         [
-            f"{one.protocol}: {one.model} on {one.dataset}", one.quantity, str(one.layer), f"{one.value:+.3g}",
+            f"{one.protocol}: {one.model} on {one.dataset}", one.quantity, str(one.layer), f"{one.value:+.{decimals(one.quantity)}f}",
             _p(one.p), _p(one.p_holm), one.status if one.status == one.status_alone else lost,
         ]
         for one in shown.itertuples()

@@ -13,7 +13,7 @@ def test_a_grey_band_spans_the_floor_and_values_within_it_say_so():
     figure = noisy([-5.0, 0.5, -0.2, 0.6], 0.5)
     (band,) = figure.layout.shapes
     assert (band.y0, band.y1, band.layer, band.xref) == (-0.5, 0.5, "below", "x domain")
-    assert "Grey line at 0: rounding (±0.5)." in told(figure)
+    assert "Shaded around 0: noise floor (±0.5)." in told(figure)
     assert ["within the noise floor (±0.5)" in text for text in only_curve(figure).text] == [False, True, True, False]
     assert {trace.mode for trace in figure.data} == {"lines"}
 

@@ -308,8 +308,8 @@ class ProbeAnalysis(Analysis):
     def settings(self, result: PathwayResult) -> str:
         counts = result.record["counts"]
         rows = ", ".join(f"{name} {n}" for name, n in counts["rows"].items())
-        each = f" in each of {len(result.probe_layers)} splits or more" if result.is_cross_fitted else ""
-        return f"{self.shown_settings.format_map(result.record['config'])}\nrows: {rows}{each}; measured {counts['evaluated']}"
+        each = f"at least, in each of {len(result.probe_layers)} splits: " if result.is_cross_fitted else ""
+        return f"{self.shown_settings.format_map(result.record['config'])}\nrows: {each}{rows}; measured {counts['evaluated']}"
 
     @override
     def table(self, results: Sequence[PathwayResult]) -> tuple[str, pd.DataFrame]:
