@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from anchorlens.errors import RunError
 from anchorlens.protocols.registry import analysis_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import TABLE_COLUMNS, settings_of
-from anchorlens.runs.store import read_record, read_table
+from anchorlens.runs.store import read_record, to_path
+from anchorlens.runs.validation import read_table
 
 
 def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
@@ -28,16 +29,16 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.
     """
-    record = read_record(path)
-    samples, examples = read_table(path, "samples"), read_table(path, "examples")
+    folder, record = to_path(path, "path"), read_record(path)
+    samples, examples = read_table(folder, "samples"), read_table(folder, "examples")
     results: list[SweepResult] = []
-    for sweep, stored in zip(record["sweeps"], _stored_tables(path, record), strict=True):
+    for sweep, stored in zip(record["sweeps"], _stored_tables(folder, record), strict=True):
         run_id, analysis = sweep["run_id"], analysis_of(sweep["config"]["protocol"])
         rows = samples[samples["run_id"] == run_id].assign(**settings_of(sweep["config"]))
         rest = {key: value for key, value in sweep.items() if key not in ("run_id", "verdict", "findings", "rows")}
         result = analysis.result.make(analysis, rows, examples[examples["run_id"] == run_id], rest, run_id)
-        folder = Path(path) / "probes" / run_id
-        results.append(result.with_probes(folder if folder.is_dir() else {}).with_tables(stored))
+        home = folder / "probes" / run_id
+        results.append(result.with_probes(home if home.is_dir() else {}).with_tables(stored))
     return results
 
 
@@ -56,18 +57,15 @@ def results_of(given: Any) -> Any:
     return given
 
 
-def _stored_tables(path: "str | os.PathLike[str]", record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
-    """Return the stored ``curves`` and ``contrasts`` of each sweep; empty if the record does not count their rows."""
+def _stored_tables(folder: Path, record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
+    """Return the stored ``curves`` and ``contrasts`` of each sweep."""
     found: list[dict[str, pd.DataFrame]] = [{} for _ in record["sweeps"]]
-    counts = [sweep.get("rows") for sweep in record["sweeps"]]
-    if None in counts:
-        return found
     for name in ("curves", "contrasts"):
-        there = (Path(path) / f"{name}.parquet").is_file()
-        table = read_table(path, name) if there else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
-        ends = list(accumulate(count[name] for count in counts))
-        if ends[-1] != len(table):
-            raise RunError(f"{path}: {name}.parquet has {len(table)} rows, run.json counts {ends[-1]}. Make the run again.")
-        for own, start, end in zip(found, [0, *ends], ends, strict=False):
+        there = (folder / f"{name}.parquet").is_file()
+        table = read_table(folder, name) if there else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
+        starts = list(accumulate((sweep["rows"].get(name, 0) for sweep in record["sweeps"]), initial=0))
+        if starts[-1] != len(table):
+            raise RunError(f"{folder}: {name}.parquet has {len(table)} rows, run.json counts {starts[-1]}. Make the run again.")
+        for own, (start, end) in zip(found, pairwise(starts), strict=True):
             own[name] = table.iloc[start:end].reset_index(drop=True)
     return found

@@ -4,7 +4,10 @@ import hashlib
 import re
 from pathlib import Path
 
+from anchorlens.errors import RunError
+
 SUMS = "SHA256SUMS"
+_CURE = f"Copy the run again or make it again; after an edit of yours, update {SUMS} with `sha256sum`."
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
@@ -15,17 +18,46 @@ def write_sums(folder: Path) -> None:
 
 def find_changed_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return a line per file that is missing or differs from SHA256SUMS, and the names of unlisted files."""
-    if not (folder / SUMS).is_file():
-        return [f"{SUMS} is missing"], []
-    text = (folder / SUMS).read_bytes().decode("ascii", errors="replace")
-    lines = [_LINE.fullmatch(line) for line in text.split("\n")[:-1]]
-    known = {line[2]: line[1] for line in lines if line is not None}
-    if not text.endswith("\n") or len(known) < len(lines) or list(known) != sorted(known):
-        return [f"{SUMS} is damaged"], []
+    try:
+        known = _read_sums(folder)
+    except RunError as why:
+        return [str(why)], []
     names = _names(folder)
     changes = [f"{name} is missing" for name in known if name not in names]
     changes += [f"{name} has other bytes" for name in names if name in known and _hash(folder / name) != known[name]]
     return changes, [name for name in names if name not in known]
+
+
+def check_file(folder: Path, name: str) -> None:
+    """Raise RunError unless a file has the bytes that SHA256SUMS lists."""
+    try:
+        known = _read_sums(folder)
+    except RunError as why:
+        raise RunError(f"{folder} cannot be checked: {why}. {_CURE}") from None
+    if name not in known:
+        raise RunError(f"{folder / name} is not listed in {SUMS}, so it is not part of the run. {_CURE}")
+    if (folder / name).is_file() and _hash(folder / name) != known[name]:
+        raise RunError(f"{folder / name} has other bytes than {SUMS} lists: one of the two is damaged or was edited. {_CURE}")
+
+
+def listed_files(folder: Path) -> set[str]:
+    """Return the files of a run by its SHA256SUMS, with the list itself; nothing if the list is missing or damaged."""
+    try:
+        return {*_read_sums(folder), SUMS}
+    except RunError:
+        return set()
+
+
+def _read_sums(folder: Path) -> dict[str, str]:
+    """Return name -> hash. Raise RunError if the list is missing or damaged."""
+    if not (folder / SUMS).is_file():
+        raise RunError(f"{SUMS} is missing")
+    text = (folder / SUMS).read_bytes().decode("ascii", errors="replace")
+    lines = [_LINE.fullmatch(line) for line in text.split("\n")[:-1]]
+    known = {line[2]: line[1] for line in lines if line is not None}
+    if not text.endswith("\n") or len(known) < len(lines) or list(known) != sorted(known):
+        raise RunError(f"{SUMS} is damaged")
+    return known
 
 
 def _names(folder: Path) -> list[str]:

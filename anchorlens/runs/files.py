@@ -1,16 +1,30 @@
-"""Write and remove the files of unfinished runs."""
+"""Write, flush and remove the files of runs.
 
+Two rules hold for every run:
+
+- Removal: a folder loses only files of this package, identified by the record in its ``run.json`` and by their names. Other files
+  in it are kept, and so is the folder.
+- Order of writing: the bytes of a file are flushed, then its folder; it is renamed, and the parent folder is flushed. Only then
+  the files that it replaces are removed.
+"""
+
+import json
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
+from anchorlens.errors import RunError
+
 LOCK = "lock"
 # Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of the record.
 _PARTS = re.compile(r"run\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
+# Names in the folder of a sweep: notes, shards, damaged shards, and their temporary files.
+_SWEEP_PARTS = re.compile(r"(model|plan|environment|free_memory|empty)\.json|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp")
 
 
 def parts_of(target: Path) -> Path:
@@ -18,24 +32,56 @@ def parts_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.parts")
 
 
-def holds_only_parts(folder: Path) -> bool:
-    """Return whether a path is free, or a folder that holds only files of an unfinished run."""
-    try:
-        return all(_PARTS.fullmatch(file.name) for file in folder.iterdir())
-    except FileNotFoundError:
-        return True
-    except NotADirectoryError:
-        return False
+def check_parts(folder: Path) -> None:
+    """Raise RunError unless a path is free or a folder that holds nothing but an unfinished run."""
+    fix = "Choose another path, or move them away."
+    if not folder.is_dir():
+        if folder.exists() or folder.is_symlink():
+            raise RunError(f"{folder} exists and holds no parts of a run. {fix}")
+        return
+    others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
+    others += [f"{one.name}/{file.name}" for one in _sweep_folders(folder) for file in one.iterdir() if not _is_sweep_part(file)]
+    if others:
+        raise RunError(f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}. {fix}")
+    file = folder / "run.json"
+    if not file.is_file():
+        if _sweep_folders(folder):
+            raise RunError(f"{folder} exists and holds no parts of a run: it has no run.json. {fix}")
+        return
+    with suppress(ValueError, OSError):
+        record = json.loads(file.read_bytes())
+        if isinstance(record, dict) and {"version", "target", "sweeps"} <= record.keys():
+            return
+    raise RunError(f"{file} is not the record of an unfinished run, or is damaged. {fix}")
+
+
+def _sweep_folders(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.glob("[0-9][0-9][0-9]") if one.is_dir())
+
+
+def _is_sweep_part(file: Path) -> bool:
+    return bool(_SWEEP_PARTS.fullmatch(file.name)) and not file.is_dir()
 
 
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
-    """Remove the parts of a run; files with other names are kept, and so is a folder that holds any."""
+    """Remove the parts of a run; other files are kept. :func:`check_parts` comes first."""
+    for one in _sweep_folders(folder):
+        remove_files(file for file in one.iterdir() if _is_sweep_part(file))
     for file in folder.iterdir() if folder.is_dir() else ():
-        if file.is_dir() and _PARTS.fullmatch(file.name):
-            shutil.rmtree(file, ignore_errors=True)
-        elif _PARTS.fullmatch(file.name) and not (keep_locks and file.name.startswith(LOCK)):
+        if _PARTS.fullmatch(file.name) and not file.is_dir() and not (keep_locks and file.name.startswith(LOCK)):
             file.unlink(missing_ok=True)
-    if not keep_locks:
+    remove_empty(folder, *_sweep_folders(folder))
+
+
+def remove_files(files: Iterator[Path]) -> None:
+    """Remove files that are there."""
+    for file in list(files):
+        file.unlink(missing_ok=True)
+
+
+def remove_empty(*folders: Path) -> None:
+    """Remove those folders that are empty, the last one first."""
+    for folder in reversed(folders):
         with suppress(OSError):  # not empty
             folder.rmdir()
 
@@ -44,6 +90,7 @@ def write_whole(file: Path, data: bytes) -> None:
     """Write a file atomically and flush it to disk."""
     with _temporary_file(file, data) as work:
         work.replace(file)
+        flush_folder(file.parent)
 
 
 def write_first(file: Path, data: bytes) -> None:
@@ -56,6 +103,42 @@ def write_first(file: Path, data: bytes) -> None:
         except OSError:  # a file system without links
             if not file.exists():
                 work.replace(file)
+        flush_folder(file.parent)
+
+
+def flush_tree(folder: Path) -> None:
+    """Flush all files of a folder and the folders themselves to disk."""
+    for file in sorted(folder.rglob("*"), reverse=True):
+        if file.is_dir():
+            flush_folder(file)
+        else:
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+    flush_folder(folder)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk; Windows has no such call."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def process_tag(process: psutil.Process | None = None) -> str:
+    """Return a name of a process that no later process has: its id and its start time in milliseconds."""
+    process = process or psutil.Process()
+    return f"{process.pid}-{round(1000 * process.create_time())}"
+
+
+def is_running(tag: str) -> bool:
+    """Return whether the process with this tag is running."""
+    with suppress(psutil.NoSuchProcess):
+        return process_tag(psutil.Process(int(tag.partition("-")[0]))) == tag
+    return False
 
 
 @contextmanager

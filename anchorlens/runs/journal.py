@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anchorlens.errors import RunError
-from anchorlens.runs.files import holds_only_parts, parts_of, remove_parts, write_first, write_whole
+from anchorlens.runs.files import check_parts, parts_of, remove_parts, write_first, write_whole
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.locks import lock_run
 from anchorlens.warn import warn
@@ -51,10 +51,7 @@ def open_journal(
 ) -> Iterator[Journal]:  # fmt: skip
     """Open the journal of a run and lock it; a job always continues existing parts."""
     folder = parts_of(target)
-    if not holds_only_parts(folder):
-        raise RunError(
-            f"{folder} exists and holds no parts of a run, but {target} would store its parts there. Choose another path."
-        )
+    check_parts(folder)
     journal = Journal(folder, sweeps, job)
     try:
         with lock_run(folder, target, job):

@@ -7,7 +7,7 @@ from typing import Any
 
 from anchorlens.display import join_words
 from anchorlens.errors import RunError
-from anchorlens.runs.files import holds_only_parts, parts_of, remove_parts, write_whole
+from anchorlens.runs.files import check_parts, parts_of, remove_parts, write_whole
 from anchorlens.runs.journal import differences, read_json, refuse, shard_files, shard_name, shards_in
 from anchorlens.runs.locks import lock_run
 from anchorlens.warn import warn
@@ -74,8 +74,7 @@ def _record(folder: Path) -> dict[str, Any]:
 def copy_parts(target: Path, others: Sequence[Path]) -> int:
     """Copy shards of the same run from other folders into its parts, and return how many are new."""
     home = parts_of(target)
-    if not holds_only_parts(home):
-        raise RunError(f"{home} exists and holds no parts of a run. Choose another path.")
+    check_parts(home)
     with lock_run(home, target, None):
         try:
             return sum(_copy(home, other) for other in others)

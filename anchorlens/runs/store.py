@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pyarrow as pa
 
 from anchorlens.errors import RunError
-from anchorlens.missing_values import with_nulls, without_nulls
-from anchorlens.runs.checksums import write_sums
+from anchorlens.missing_values import with_nulls
+from anchorlens.runs.checksums import check_file, listed_files, write_sums
+from anchorlens.runs.files import flush_folder, flush_tree, is_running, process_tag, remove_empty
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
+from anchorlens.runs.validation import LIST_TYPES, check_record, read_table
 
 TABLES = ("examples", "samples", "curves")
-# Explicit types, because lists that are empty in every row would be written as null columns.
-_LISTS = {"token_ids": pa.list_(pa.int64()), "tokens": pa.list_(pa.string()), "donor_ids": pa.list_(pa.string())}
 
 
 def to_path(value: "str | os.PathLike[str]", argument: str) -> Path:
@@ -31,20 +30,29 @@ def to_path(value: "str | os.PathLike[str]", argument: str) -> Path:
 
 
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
-    """Return the run directory. Raise RunError if no run can be written there."""
+    """Return the run directory, with a link followed. Raise RunError if no run can be written there."""
     target = to_path(path, "out")
-    _restore_old(target)
+    if target.is_symlink():
+        target = target.resolve()
+    _restore(target)
     if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
         raise RunError(f"{target} is the current folder or above it. Choose another path.")
-    if target.exists():
-        is_run = (target / "run.json").is_file()
-        empty = target.is_dir() and not any(target.iterdir())
-        if not empty and not is_run:
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        if not _is_run(target):
             raise RunError(f"{target} exists and is not a run. Choose another path.")
-        if is_run and not overwrite:
+        if not overwrite:
             raise RunError(f"{target} already holds a run. Choose another path, or give overwrite=True.")
     check_place(next((p for p in (target.absolute().parent, *target.absolute().parents) if p.exists()), Path("/")))
     return target
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder has the record of a run, of any schema version."""
+    try:
+        record = json.loads((folder / "run.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and {"schema_version", "sweeps"} <= record.keys()
 
 
 def check_place(folder: Path) -> None:
@@ -57,25 +65,32 @@ def check_place(folder: Path) -> None:
         raise RunError(f"{folder} cannot be written. Choose another path.") from why
 
 
-def _restore_old(target: Path) -> None:
-    """Restore the old run if a process was killed between the two renames of :func:`write_run`."""
-    if target.exists() or not target.parent.is_dir():
+def _restore(target: Path) -> None:
+    """Undo what a killed process left of :func:`write_run`: restore the run that it set aside, and remove its unfinished one."""
+    if not target.parent.is_dir():
         return
-    for old in target.parent.iterdir():
-        match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.old", old.name)
-        if match and not psutil.pid_exists(int(match[1])):
-            old.rename(target)
-            return
+    for file in sorted(target.parent.iterdir()):
+        match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+-\d+)\.(old|tmp)", file.name)
+        if match is None or is_running(match[1]):
+            continue
+        if match[2] == "old" and not target.exists():
+            file.rename(target)
+        elif match[2] == "old":
+            _remove_run(file, target)
+        else:
+            shutil.rmtree(file, ignore_errors=True)
 
 
 def write_run(
     target: Path, tables: Mapping[str, pd.DataFrame], sweeps: Sequence[Mapping[str, Any]], *, more: Callable[[Path], None],
     pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:  # fmt: skip
-    """Write a run directory, replacing an existing one; ``more`` writes further files into a directory."""
+    """Write a run directory, replacing an existing one; ``more`` writes further files into a directory.
+
+    Files of others in the existing directory are moved to the new one.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = target.parent / f".{target.name}.{os.getpid()}.tmp"
-    old = target.parent / f".{target.name}.{os.getpid()}.old"
+    work, old = (target.parent / f".{target.name}.{process_tag()}.{kind}" for kind in ("tmp", "old"))
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir()
@@ -88,11 +103,12 @@ def write_run(
         }  # fmt: skip
         (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
         write_sums(work)
-        shutil.rmtree(old, ignore_errors=True)
+        flush_tree(work)
         if target.exists():
             target.rename(old)
         work.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+        flush_folder(target.parent)
+        _remove_run(old, target)
     finally:
         if old.exists() and not target.exists():  # interrupted between the two renames
             old.rename(target)
@@ -100,9 +116,27 @@ def write_run(
     return target
 
 
+def _remove_run(old: Path, new: Path) -> None:
+    """Remove the files that the SHA256SUMS of a replaced run lists; move the others to the new run."""
+    ours = listed_files(old)
+    for file in sorted(old.rglob("*")) if old.exists() else ():
+        name = file.relative_to(old).as_posix()
+        if name in ours and not file.is_dir():
+            file.unlink()
+        elif not file.is_dir() or file.is_symlink():
+            place = new / name
+            while place.exists():
+                place = place.with_name(f"{place.name}.kept")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(place)
+    for folder in sorted((one for one in old.rglob("*") if one.is_dir()), reverse=True):
+        folder.rmdir()
+    remove_empty(old)
+
+
 def _write(path: Path, frame: pd.DataFrame) -> None:
     schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    kinds = {one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema} | _LISTS
+    kinds = {one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema} | LIST_TYPES
     schema = pa.schema([one.with_type(kinds[one.name]) for one in schema], schema.metadata)
     frame.to_parquet(path, index=False, schema=schema)
 
@@ -115,17 +149,15 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise RunError(f"{folder} does not exist. Give the path of a run directory that a sweep has written.")
     if not file.is_file():
         raise RunError(f"{folder} is not a run: it has no run.json. Write a run with result.save({str(folder)!r}).")
+    check_file(folder, file.name)
     try:
-        record = json.loads(file.read_text(encoding="utf8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as why:
+        record = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
-    if not isinstance(record, dict):
-        raise RunError(f"{file} is damaged (no JSON object). Make the run again.")
-    version = record.get("schema_version")
+    version = record.get("schema_version") if isinstance(record, dict) else SCHEMA_VERSION
     if version != SCHEMA_VERSION:
-        raise RunError(f"{folder} has schema version {version}, but only {SCHEMA_VERSION} can be read. Make the run again.")
-    if not isinstance(record.get("sweeps"), list):
-        raise RunError(f"{file} is damaged (no list of sweeps). Make the run again.")
+        raise RunError(f"{folder} has schema version {version!r}, but only {SCHEMA_VERSION} can be read. Make the run again.")
+    check_record(file, record)
     missing = [f"{name}.parquet" for name in TABLES if not (folder / f"{name}.parquet").is_file()]
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}. Make the run again.")
@@ -137,16 +169,6 @@ def study_of(path: Path) -> list[Any] | None:
     if not (path / "run.json").is_file():
         return None
     return read_record(path).get("study") or None
-
-
-def read_table(path: "str | os.PathLike[str]", name: str) -> pd.DataFrame:
-    """Read a table of a run directory. Raise RunError if its file is damaged."""
-    file = Path(path) / f"{name}.parquet"
-    try:
-        table = pd.read_parquet(file)
-    except (pa.ArrowInvalid, OSError) as why:
-        raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
-    return without_nulls(table)
 
 
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
@@ -162,5 +184,5 @@ def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
         RunError: If the run is missing or damaged, or the schema has another version.
     """
     read_record(path)
-    curves = read_table(path, "curves")
+    curves = read_table(Path(path), "curves")
     return with_nulls(curves[answer_first(curves)])

@@ -10,6 +10,7 @@ from anchorlens.errors import InputError
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.checksums import write_sums
 
 
 def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
@@ -29,6 +30,7 @@ def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
     assert len(al.load_curves(path)) == sum(len(one.curves(controls=True)) for one in (plain, knockout))
     text = (path / "run.json").read_text()
     (path / "run.json").write_text(text.replace('"protocol": "swap"', '"protocol": "swop"'))
+    write_sums(path)
     with pytest.raises(InputError, match="Unknown protocol 'swop'. Did you mean 'swap'"):
         al.load_run(path)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 
@@ -120,7 +121,7 @@ def test_an_unfinished_run_is_neither_taken_nor_thrown_away_by_accident(tmp_path
 def test_parts_without_a_shard_are_of_no_use(tmp_path):
     out = tmp_path / "out"
     parts_of(out).mkdir()
-    (parts_of(out) / "run.json").write_text("{")  # of a process that was killed at once
+    (parts_of(out) / "run.json").write_text('{"version": 1, "target": "out", "sweeps": []}')  # of a process that was killed at once
     with whole(out, resume=False) as journal:
         measure(journal)
         files.remove_parts(journal.folder)
@@ -140,10 +141,23 @@ def test_what_is_not_ours_is_never_removed(mine, tmp_path):
         (tmp_path / "out.parts" / "thesis.tex").write_text("mine")
     out = tmp_path / "out"
     opened = whole(out), whole(out, resume=False, restart=True), job(out, "1/2")
-    refused(r"out\.parts exists and holds no parts of a run", *opened)
-    with pytest.raises(RunError, match="holds no parts of a run"):
+    refused(r"out\.parts exists and holds (no|other files than the) parts of a run", *opened)
+    with pytest.raises(RunError, match=r"holds (no|other files than the) parts of a run"):
         copy_parts(out, [])
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"schema_version": 7, "sweeps": []}, [], {"version": 1}, "not JSON"], ids=["empty", "run", "list", "part", "text"]
+)
+def test_a_folder_whose_record_is_not_that_of_parts_is_never_removed(record, tmp_path):
+    """Names alone do not make a folder ours: run.json decides."""
+    out, folder = tmp_path / "out", tmp_path / "out.parts"
+    folder.mkdir()
+    (folder / "run.json").write_text(record if isinstance(record, str) else json.dumps(record))
+    (folder / "log.jsonl").write_text("mine")
+    refused(r"run\.json is not the record of an unfinished run", whole(out), whole(out, resume=False, restart=True), job(out, "1/2"))
+    assert sorted(file.name for file in folder.iterdir()) == ["log.jsonl", "run.json"]
 
 
 def test_a_file_that_is_added_meanwhile_stays(tmp_path):
@@ -178,7 +192,13 @@ def test_arguments_that_contradict_each_other(given, said, argument):
 
 def test_a_shard_is_on_the_disk_before_it_has_its_name_and_a_damaged_one_is_put_aside(tmp_path, monkeypatch):
     out, right, synced = tmp_path / "out", os.fsync, []
-    monkeypatch.setattr(files.os, "fsync", lambda fd: synced.append(shards_in(parts_of(out))) or right(fd))
+
+    def fsync(opened):
+        if stat.S_ISREG(os.fstat(opened).st_mode):  # a file, not its folder
+            synced.append(shards_in(parts_of(out)))
+        right(opened)
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
     with whole(out) as journal:
         one = measure(journal, 2)
         assert synced == [0, 0, 0, 1]  # record, plan and two shards

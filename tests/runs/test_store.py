@@ -1,21 +1,38 @@
 """A run directory is written as a whole or not at all, and never in place of something else."""
 
 import json
+import os
+from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import anchorlens as al
 from anchorlens.errors import RunError
-from anchorlens.runs import store
-from anchorlens.runs.schema import SCHEMA_VERSION
-from anchorlens.runs.store import check_target, read_record, read_table, write_run
+from anchorlens.runs.checksums import find_changed_files, write_sums
+from anchorlens.runs.files import process_tag
+from anchorlens.runs.schema import SCHEMA_VERSION, TABLE_COLUMNS
+from anchorlens.runs.store import check_target, read_record, write_run
+from anchorlens.runs.validation import read_table
 
-TABLES = {name: pd.DataFrame({"run_id": ["a"], "tokens": [[]]}) for name in store.TABLES}
+RUN_ID = "0123456789ab"
+LISTS = {"token_ids": [[1]], "tokens": [["a"]], "donor_ids": [[]]}
+TABLES = {
+    name: pd.DataFrame({"run_id": [RUN_ID]} | (LISTS if name == "examples" else {})).reindex(columns=list(TABLE_COLUMNS[name]))
+    for name in ("examples", "samples", "curves")
+}
+SWEEP = {
+    "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"]},
+    "model": {"name": "m", "weights_sha256": ""}, "data": {"name": "d", "source": "s", "sha256": ""},
+    "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {}, "rows": {"curves": 1},
+}  # fmt: skip
+# No process has this tag: the start of the machine's first process is later.
+DEAD = "1-0"
 
 
 def save(path, more=lambda folder: None):
-    return write_run(path, TABLES, [{"run_id": "a"}], more=more)
+    return write_run(path, TABLES, [SWEEP], more=more)
 
 
 def test_a_run_is_not_replaced_unless_asked(tmp_path):
@@ -47,41 +64,126 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
     assert (tmp_path / "a" / "run.json").read_bytes() == record
 
 
-def test_a_run_that_was_set_aside_by_a_killed_process_comes_back(tmp_path):
-    save(tmp_path / "a").rename(tmp_path / f".a.{2**22 + 1}.old")
+def test_what_a_killed_process_left_is_undone(tmp_path):
+    """The run that it set aside comes back, its unfinished one goes, and files of the same form of another run stay."""
+    aside = save(tmp_path / "a").rename(tmp_path / f".a.{DEAD}.old")
+    other = save(tmp_path / "b").rename(tmp_path / f".a.x.{DEAD}.old")
+    unfinished, live = tmp_path / f".a.{DEAD}.tmp", tmp_path / f".a.{process_tag()}.tmp"
+    unfinished.mkdir()
+    live.mkdir()
     check_target(tmp_path / "a", overwrite=True)
     assert len(read_record(tmp_path / "a")["sweeps"]) == 1
+    assert (aside.exists(), unfinished.exists(), live.exists(), other.exists()) == (False, False, True, True)
 
 
-def test_a_run_set_aside_under_a_longer_name_stays_where_it_is(tmp_path):
-    aside = save(tmp_path / "a").rename(tmp_path / f".a.x.{2**22 + 1}.old")
-    check_target(tmp_path / "a")
-    assert [*tmp_path.iterdir()] == [aside]
-    check_target(tmp_path / "a.x", overwrite=True)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.x"]
+def test_a_reused_process_id_does_not_keep_a_run_aside(tmp_path):
+    """The id of this process with another start time."""
+    aside = save(tmp_path / "a").rename(tmp_path / f".a.{os.getpid()}-1.old")
+    check_target(tmp_path / "a", overwrite=True)
+    assert (tmp_path / "a" / "run.json").is_file()
+    assert not aside.exists()
 
 
-def other_version(path, version):
-    record = json.loads((path / "run.json").read_text()) | {"schema_version": version}
+def test_files_of_others_stay_when_a_run_is_replaced(tmp_path):
+    run = save(tmp_path / "a", lambda folder: (folder / "old.html").write_text("ours"))
+    (run / "notes" / "deep").mkdir(parents=True)
+    (run / "notes" / "deep" / "thesis.tex").write_text("mine")
+    (run / "figure.html").write_text("mine too")
+    save(run, lambda folder: (folder / "figure.html").write_text("ours"))
+    assert (run / "notes" / "deep" / "thesis.tex").read_text() == "mine"
+    assert (run / "figure.html").read_text() == "ours"
+    assert (run / "figure.html.kept").read_text() == "mine too"
+    assert not (run / "old.html").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert find_changed_files(run) == ([], ["figure.html.kept", "notes/deep/thesis.tex"])
+
+
+def test_a_folder_with_a_run_json_of_another_program_is_not_replaced(tmp_path):
+    for text in ("{}", "[]", "{", '{"schema_version": 7}'):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(RunError, match="exists and is not a run"):
+            check_target(tmp_path, overwrite=True)
+
+
+def test_a_linked_run_directory_is_followed(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk" / "a")
+    save(check_target(link))
+    assert link.is_symlink()
+    assert (tmp_path / "disk" / "a" / "run.json").is_file()
+    save(check_target(link, overwrite=True))
+    assert [file.name for file in (tmp_path / "disk").iterdir()] == ["a"]
+    assert len(read_record(link)["sweeps"]) == 1
+
+
+def test_a_run_is_on_the_disk_before_the_old_one_goes(tmp_path, monkeypatch):
+    """Files and folders are flushed, then renamed, then the parent is flushed; only then the replaced run is removed."""
+    run = save(tmp_path / "a", lambda folder: (folder / "old.html").write_text("ours"))
+    calls, names = [], {name: getattr(os, name) for name in ("fsync", "rename", "unlink")}
+
+    def record(kind, subject, *rest):
+        path = Path(f"/proc/self/fd/{subject}").readlink() if kind == "fsync" else os.fspath(subject)
+        calls.append((kind, Path(path).relative_to(tmp_path.parent).as_posix()))
+        return names[kind](subject, *rest)
+
+    for kind in names:
+        monkeypatch.setattr(os, kind, partial(record, kind))
+    save(run, lambda folder: (folder / "probes").mkdir() or (folder / "probes" / "p.json").write_text("x"))
+    monkeypatch.undo()
+    top, work, old = (f"{tmp_path.name}{part}" for part in ("", f"/.a.{process_tag()}.tmp", f"/.a.{process_tag()}.old"))
+    renamed = [i for i, call in enumerate(calls) if call[0] == "rename"]
+    assert [calls[i][1] for i in renamed] == [f"{top}/a", work]
+    flushed = {path for kind, path in calls[: renamed[0]] if kind == "fsync"}
+    files = {"SHA256SUMS", "run.json", "examples.parquet", "samples.parquet", "curves.parquet", "probes", "probes/p.json"}
+    assert flushed == {work, *(f"{work}/{name}" for name in files)}
+    assert calls[renamed[1] + 1] == ("fsync", top)
+    removed = [i for i, call in enumerate(calls) if call[0] == "unlink" and call[1].startswith(old)]
+    assert len(removed) == 6
+    assert min(removed) > renamed[1] + 1
+
+
+def edited(path, change):
+    """Change run.json, and write the sums again: the damage is one that the sums do not show."""
+    record = json.loads((path / "run.json").read_text())
+    change(record)
     (path / "run.json").write_text(json.dumps(record))
+    write_sums(path)
+
+
+def retyped(path, table, change):
+    frame = change(pd.read_parquet(path / f"{table}.parquet"))
+    frame.to_parquet(path / f"{table}.parquet", index=False)
+    write_sums(path)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda p: (p / "run.json").unlink(), "is not a run: it has no run.json"),
-        (lambda p: (p / "run.json").write_text("{"), "is damaged"),
-        (lambda p: (p / "run.json").write_text("[]"), "no JSON object"),
-        (lambda p: (p / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION})), "no list of sweeps"),
-        (lambda p: other_version(p, SCHEMA_VERSION - 1), r"version 6, but only 7 can be read\. Make the run again"),
-        (lambda p: other_version(p, 99), "schema version 99"),
+        (lambda p: (p / "run.json").write_text("{"), r"run\.json has other bytes than SHA256SUMS lists"),
+        (lambda p: (p / "samples.parquet").write_bytes(b"PAR1"), r"samples\.parquet has other bytes"),
+        (lambda p: (p / "SHA256SUMS").unlink(), "cannot be checked: SHA256SUMS is missing"),
+        (lambda p: (p / "SHA256SUMS").write_text("nonsense"), "cannot be checked: SHA256SUMS is damaged"),
+        (lambda p: (p / "run.json").write_text("{") and write_sums(p), "is damaged"),
+        (lambda p: (p / "run.json").write_text("[" * 9999) and write_sums(p), "is damaged"),
+        (lambda p: (p / "run.json").write_text("[]") and write_sums(p), "is damaged"),
+        (lambda p: edited(p, lambda r: r.pop("sweeps")), "is damaged: sweeps: Field required"),
+        (lambda p: edited(p, lambda r: r["sweeps"][0]["data"].pop("name")), r"sweeps\[0\]\.data\.name: Field required"),
+        (lambda p: edited(p, lambda r: r["sweeps"][0].update(run_id="../../b")), r"sweeps\[0\]\.run_id: String should match"),
+        (lambda p: edited(p, lambda r: r["sweeps"][0].update(counts=3)), r"sweeps\[0\]\.counts"),
+        (lambda p: edited(p, lambda r: r.update(schema_version=SCHEMA_VERSION - 1)), r"version 6, but only 7 can be read"),
+        (lambda p: edited(p, lambda r: r.update(schema_version=99)), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
-        (lambda p: (p / "samples.parquet").write_bytes(b"PAR1"), "samples.parquet is damaged"),
+        (lambda p: (p / "samples.parquet").write_bytes(b"PAR1") and write_sums(p), "samples.parquet is damaged"),
+        (lambda p: retyped(p, "samples", lambda f: f.drop(columns="effect")), "lacks the columns effect"),
+        (lambda p: retyped(p, "samples", lambda f: f.assign(effect="much")), "column effect has the type"),
+        (lambda p: retyped(p, "examples", lambda f: f.assign(tokens="a b")), "column tokens has the type"),
+        (lambda p: retyped(p, "curves", lambda f: pd.concat([f, f])), "has 2 rows, run.json counts 1"),
     ],
 )
 def test_damaged_runs_and_those_of_another_version_are_refused(tmp_path, damage, message):
     path = save(tmp_path / "a")
-    assert read_table(path, "samples")["run_id"].tolist() == ["a"]
+    assert read_table(path, "samples")["run_id"].tolist() == [RUN_ID]
     damage(path)
     with pytest.raises(RunError, match=message):
         al.load_run(path)
