@@ -94,7 +94,7 @@ def test_claims_of_several_sweeps_are_adjusted_together():
     assert adjustment_text(frame) == said
     heads, rows = claim_rows(frame)
     assert [row[-1] for row in rows] == [STANDS, REVERSED, "not detected after Holm over 2 sweeps", SPECIFIC]
-    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1", "0.020", "0.040", STANDS]
+    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1.0", "0.020", "0.040", STANDS]
     assert len(heads) == len(rows[0])
 
 
