@@ -122,10 +122,14 @@ def _run_shards(runner: Runner, spec: Specification, journal: SweepJournal | Non
     n, mine, job = len(planned.shards), range(len(planned.shards)), False
     if journal is not None:
         journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
-        now = {name: value for name, value in planned.environment.items() if name != "command"}
+        now = {name: value for name, value in planned.environment.items() if name not in ("command", "code_sha256")}
         if changes := "; ".join(differences(journal.note_once("environment", now), now)):
             warn(f"This run was started in another environment: {changes}. The last digits of its shards may differ.")
-        journal.find_shards(n)
+        origin = {
+            "weights_sha256": runner.card["weights_sha256"], "plan_sha256": _sha256(planned.record()),
+            "code_sha256": planned.environment["code_sha256"],
+        }  # fmt: skip
+        journal.find_shards(n, origin, now)
         mine, job = [number for number in mine if journal.is_mine(number)], journal.job is not None
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
@@ -237,6 +241,9 @@ class LocalRunner(Runner):
             self._heap.look()
             details = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
             where = environment(self._adapter.devices, self._command)
+            others = [notes["environment"] for _, notes in shards if notes.get("environment")]
+            others = [one for i, one in enumerate(others) if not one.items() <= where.items() and one not in others[:i]]
+            where |= {"other_environments": others} if others else {}
             return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **details})
 
     @contextmanager
@@ -278,7 +285,11 @@ def _tables_on_cpu() -> Iterator[None]:
 def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
     """Return a hash of the prepared inputs, which detects answers generated differently on another machine."""
     rows = {role: [(row.id, row.ids, dict(row.positions)) for row in rows] for role, rows in inputs.items()}
-    return hashlib.sha256(json.dumps(rows, sort_keys=True, default=list).encode()).hexdigest()[:16]
+    return _sha256(rows)[:16]
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()
 
 
 def _result(

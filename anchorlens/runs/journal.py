@@ -41,7 +41,8 @@ class Journal:
     def sweep(self, number: int) -> "SweepJournal":
         """Return the journal of one sweep."""
         log = "log.jsonl" if self.job is None else f"log-{self.job.name}.jsonl"
-        return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.job)
+        identity = hashlib.sha256(_text(self.sweeps[number])).hexdigest()
+        return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.job, identity)
 
 
 @contextmanager
@@ -100,9 +101,11 @@ def shard_files(folder: Path) -> dict[int, Path]:
 class SweepJournal:
     """Shards of one sweep, and a log with a line for each."""
 
-    def __init__(self, folder: Path, log: Path, number: int, job: Job | None = None) -> None:
+    def __init__(self, folder: Path, log: Path, number: int, job: Job | None = None, identity: str = "") -> None:
         self.folder, self.log, self.number, self.job = folder, log, number, job
         self._files: dict[int, Path] = {}
+        self._origin: dict[str, Any] = {"sweep_sha256": identity}
+        self._environment: Any = None
         self._since = time.monotonic()
 
     def is_mine(self, number: int) -> bool:
@@ -123,8 +126,17 @@ class SweepJournal:
             write_first(file, _text(as_json(value)))
         return read_json(file)
 
-    def find_shards(self, n_shards: int) -> None:
-        """Find the stored shards and log the start of the sweep."""
+    def find_shards(self, n_shards: int, origin: Mapping[str, Any] | None = None, environment: Any = None) -> None:
+        """Find the stored shards and log the start of the sweep.
+
+        Args:
+            n_shards: Number of shards of the sweep.
+            origin: Hashes that decide about the values. They are stored in each shard with that of the arguments; a shard with
+                others is refused.
+            environment: Environment of this process, the note ``environment`` of each shard that it writes.
+        """
+        self._origin |= as_json(origin or {})
+        self._environment = environment
         self._files = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
         if self.job is None:
             for file in self.folder.glob("*.tmp"):  # left by a killed process; this one holds the lock
@@ -144,12 +156,16 @@ class SweepJournal:
             warn(f"Shard {file} is damaged: its hash does not match. It was renamed to {aside} and is measured again.")
             self._log(event="damaged", shard=number)
             return None
-        return _frame(data)
+        frame, notes = _frame(data)
+        refuse(differences({"shard": notes.pop("origin")}, {"shard": self._origin}), self.folder.parent)
+        return frame, notes
 
     def write(self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Write a shard and return it as read back, so that resumed and uninterrupted runs have identical bytes."""
+        notes = as_json({**notes, "environment": self._environment})
+        stored = {**notes, "origin": self._origin}
         table = pa.Table.from_pandas(frame, preserve_index=False)
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _NOTES: json.dumps(notes).encode()})
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _NOTES: json.dumps(stored).encode()})
         into = io.BytesIO()
         pq.write_table(table, into)
         data = into.getvalue()
@@ -163,7 +179,7 @@ class SweepJournal:
                 "make room and continue with resume=True."
             ) from why
         self._files[number] = file
-        return _frame(data)
+        return _frame(data)[0], dict(notes)
 
     def _log(self, **event: Any) -> None:
         now = time.monotonic()
