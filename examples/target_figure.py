@@ -169,7 +169,7 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
     if claims["run_id"].nunique() > 1:
         columns = ["model", "dataset", "quantity", "value", "p_holm", "status_alone", "status"]
         print(f"\nClaims of {', '.join(claims['protocol'].unique())}, adjusted over the sweeps (Holm):")
-        print(claims[columns].to_string(index=False, float_format="{:.3f}".format))
+        print(claims[columns].to_string(index=False, float_format="{:.3g}".format))
     print(f"\nFigure: {figure}")
     return figure
 
