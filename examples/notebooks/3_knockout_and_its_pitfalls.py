@@ -183,7 +183,8 @@ bands.groupby("quantity")[["pointwise", "all_at_once"]].sum().loc[[*quantities, 
 #
 # A-Anchored means *did not flip*. Every answer string is equally often true and false here, so the answer alone has no
 # information about the label. A-Anchored does not mean "read from the answer". It also does not exclude an effect of the
-# question: a row with a confident prediction flips less often.
+# question: a row with a confident prediction flips less often. The number of questions in each group, which the split at
+# k\* fixes for all layers (a question is in both if only one of its two answers flips):
 
 # %%
 al.plot_pathway_sizes(ko)

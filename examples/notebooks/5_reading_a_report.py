@@ -95,7 +95,14 @@ swap.plot_example(strongest)
 # %%
 swap.plot_example(weakest)
 
+# %%
+swap.samples().query("example_id == @weakest and layer == 20")[["anchor", "control", "effect", "value_before"]].round(2)
+
 # %% [markdown]
+# Here the rules took *country* and *currency* as the segments, and missed *yen*. A swap of the marked tokens changes nothing;
+# a swap of other words (`same_role`) costs 85 points. A mean does not show such an error, a single question does. Tables of
+# segments: [2_swap](2_swap.ipynb).
+#
 # `al.explore(swap)` shows the examples with a layer slider and colours the tokens by |ΔP|. It needs the extra `explorer`.
 #
 # ### 4. The figure
