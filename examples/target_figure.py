@@ -28,6 +28,7 @@ class Settings:
         limit: Number of questions drawn from each set.
         layers: Number of layers of a swap, evenly spaced from the first to the last. If None, all.
         prompt: Name or text of the prompt.
+        known_only: Whether swaps keep only questions that the model answers correctly. Where P is near 0, it cannot fall.
         seed: Random seed of every draw.
     """
 
@@ -36,11 +37,12 @@ class Settings:
     limit: int
     layers: int | None
     prompt: str
+    known_only: bool
     seed: int
 
 
-FULL = Settings(("knockout",), DATASETS, limit=2000, layers=None, prompt="qa", seed=0)
-SMALL = Settings(PROTOCOLS, SMALL_DATASETS, limit=120, layers=8, prompt="qa", seed=0)
+FULL = Settings(("knockout",), DATASETS, limit=2000, layers=None, prompt="qa", known_only=False, seed=0)
+SMALL = Settings(PROTOCOLS, SMALL_DATASETS, limit=120, layers=8, prompt="qa", known_only=True, seed=0)
 
 
 def evenly_spaced(count: int | None, n_layers: int) -> list[int] | None:
@@ -62,9 +64,11 @@ def parser(models: Sequence[str], out: str) -> argparse.ArgumentParser:
 Measure {" and ".join(models)} and draw their curves side by side.
 
 knockout (the published protocol): attention from the exact question tokens is cut, and a truth probe is read. The figure shows the
-change of its confidence for rows whose prediction flips (Q-Anchored) and for the others (A-Anchored).
+change of its confidence for rows whose prediction flips (Q-Anchored) and for the others (A-Anchored). These curves describe.
+The claims are contrasts with a placebo (a cut of other question tokens), over all rows, in five splits.
 swap: at each layer the residual stream at the exact question tokens, or at the position that predicts the answer, is replaced by
-that of another question, and the probability of the answer is read.
+that of another question, and the probability of the answer is read. The claims are differences from two nulls: a swap of other
+positions, and a random change of the same size.
 
 The full figure needs the models and {", ".join(DATASETS)} (from the Hugging Face hub or its local cache). A model that does not
 fit on the device is streamed, layer by layer. --small runs the same code on the demo model and embedded questions.
@@ -87,6 +91,7 @@ examples:
     add("--limit", type=int, metavar="N", help="questions drawn from each set; donors come from the whole set (2000; 120)")
     add("--layers", type=int, metavar="N", help="number of layers of a swap, evenly spaced (all; 8)")
     add("--prompt", help="qa, fewshot(k) or chat (qa)")
+    add("--known-only", action=argparse.BooleanOptionalAction, help="swap only questions that the model answers correctly (no; yes)")
     add("--seed", type=int, metavar="N", help="random seed of every draw (0)")
     add("--device", help="cuda, cuda:1, mps or cpu (the first available)")
     add("--n-devices", type=int, default=1, metavar="N", help="spread each model over N devices, from --device on (1)")
@@ -115,7 +120,10 @@ def study_of(model: str, size: al.ModelSize, settings: Settings, args: argparse.
     data = [al.DatasetSpec(name, path or None, limit=settings.limit, seed=settings.seed) for name, _, path in sets]
     same = {"prompt": settings.prompt, "seed": settings.seed, "max_memory": args.max_memory}
     layers = evenly_spaced(settings.layers, size.n_layers)
-    made = {"knockout": lambda: al.Knockout(**same), "swap": lambda: al.Swap(layers=layers, n_donors=1, **same)}
+    made = {
+        "knockout": lambda: al.Knockout(**same),
+        "swap": lambda: al.Swap(layers=layers, n_donors=1, known_only=settings.known_only, **same),
+    }
     stream = args.stream == "always" or (args.stream == "auto" and not size.fits)
     where = {"device": args.device, "n_devices": 1 if stream else args.n_devices, "dtype": args.dtype, "stream": stream}
     return al.Study([model], data, [made[name]() for name in settings.protocols], **where)
@@ -131,7 +139,7 @@ def print_estimate(study: al.Study) -> None:
 
 
 def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Namespace) -> Path | None:
-    """Estimate the cost, measure the missing sweeps, draw the figure and print the verdicts.
+    """Estimate the cost, measure the missing sweeps, draw the figure and print the verdicts and the adjusted claims.
 
     Returns:
         Path of the figure. If only an estimate was requested, None.
@@ -157,6 +165,11 @@ def run(models: Sequence[str], out: Path, settings: Settings, args: argparse.Nam
     figure = al.save_html(al.plot_curves(sweeps), out / "figure.html")
     for sweep in sweeps:
         print(f"\n{sweep.protocol.name}, {sweep.model} on {sweep.dataset}\n{sweep.verdict}")
+    claims = al.adjust_claims(sweeps)
+    if claims["run_id"].nunique() > 1:
+        columns = ["model", "dataset", "quantity", "value", "p_holm", "status_alone", "status"]
+        print(f"\nClaims of {', '.join(claims['protocol'].unique())}, adjusted over the sweeps (Holm):")
+        print(claims[columns].to_string(index=False, float_format="{:.3g}".format))
     print(f"\nFigure: {figure}")
     return figure
 

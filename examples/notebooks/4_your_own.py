@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Your own questions, model, prompt and readout
 #
-# Each section replaces one part of a sweep. About two minutes on two cores.
+# Each section replaces one part of a sweep. About a minute and a half on two cores.
 
 # %%
 from pathlib import Path
@@ -74,6 +74,10 @@ first
 first.dropped_counts
 
 # %% [markdown]
+# The verdict separates layers. At layers 8 to 22 of `exact_question` P falls more than after a swap of other positions
+# (*localised*) and more than after a random change of the same size (*content*). At layer 24 P rises. That is localised,
+# but no content was detected.
+#
 # For more rows, `align="last"` accepts segments of any length, paired from their last token, and `donors="random"`
 # accepts any other question. More questions of each kind are better than either.
 #
@@ -82,13 +86,13 @@ first.dropped_counts
 # Any text that contains `{question}`. If no space should precede the answer, end the text in white space.
 
 # %%
-own_prompt = "Answer in one word.\nQuestion: {question}\nAnswer:"
+own_prompt = "Question: What is the capital of Canada?\nAnswer: Ottawa\n\nQuestion: {question}\nAnswer:"
 second = al.swap_sweep(model, data, prompt=own_prompt, **options)
 al.plot_curves({"fewshot(2)": first, "own prompt": second})
 
 # %% [markdown]
-# The two runs contain different rows, because the model answers other questions correctly with each prompt. `compare`
-# uses the common questions, paired:
+# The two runs do not contain the same rows, because the model answers other questions correctly with each prompt.
+# `compare` uses the 40 common questions, paired:
 
 # %%
 comparison = al.compare(first, second, labels=("fewshot(2)", "own prompt"))
@@ -101,7 +105,8 @@ for name, run in (("fewshot(2)", first), ("own prompt", second)):
     print(f"{name}: P before {run.summary()['p_before'].iloc[0]:.2f}, {len(run.example_ids)} questions")
 
 # %% [markdown]
-# P before is lower with the second prompt, so ΔP has a smaller range. Report every ΔP with its P before.
+# P before is nearly equal, so ΔP has the same range in both runs. The band (`sim_low`, `sim_high`) excludes zero at one
+# layer only, 24 of `exact_question`. A prompt with a low P before gives a small ΔP. Report every ΔP with its P before.
 
 # %% [markdown]
 # ## Your own readout
