@@ -92,6 +92,55 @@ def test_other_inputs_than_those_that_are_drawn_here(parts, tiny_model, tmp_path
         swap(tiny_model("llama"), out=tmp_path / "out", resume=True)
 
 
+def elsewhere(monkeypatch, **changes):
+    """Change the environment that a run reports."""
+    there = driver.environment
+    monkeypatch.setattr(driver, "environment", lambda *args: {**there(*args), **changes})
+
+
+def test_a_shard_of_other_weights_is_refused(parts, tiny, tiny_model, tmp_path):
+    """A file that was copied from another run: its name, its hash and its rows are in order."""
+    other, out = al.load_model(str(tiny("llama")), device="cpu"), tmp_path / "out"
+    with torch.no_grad():
+        other.blocks[1].mlp.W_out[0, 0] += 1.0
+    stopped(lambda **more: swap(other, **more), tmp_path / "other")
+    shutil.copytree(parts, parts_of(out))
+    for file in parts_of(out).glob("000/*.parquet"):
+        file.unlink()
+    for file in parts_of(tmp_path / "other").glob("000/*.parquet"):
+        shutil.copy(file, parts_of(out) / "000")
+    with pytest.raises(RunError, match=r"shard\.weights_sha256: .* before"):
+        swap(tiny_model("llama"), out=out, resume=True)
+    assert shards_in(parts_of(out)) == 2
+
+
+def test_shards_of_other_code_are_refused(parts, tiny_model, tmp_path, monkeypatch):
+    shutil.copytree(parts, tmp_path / "out.parts")
+    elsewhere(monkeypatch, code_sha256="other")
+    with pytest.raises(RunError, match=r'shard\.code_sha256: .* before, "other" now'):
+        swap(tiny_model("llama"), out=tmp_path / "out", resume=True)
+    assert shards_in(tmp_path / "out.parts") == 2
+
+
+def test_every_environment_that_took_part_is_in_the_record(parts, tiny_model, tmp_path, monkeypatch):
+    shutil.copytree(parts, tmp_path / "out.parts")
+    elsewhere(monkeypatch, threads=77)
+    with pytest.warns(UserWarning, match="started in another environment: threads: .* before, 77 now"):
+        record = swap(tiny_model("llama"), out=tmp_path / "out", resume=True).record["environment"]
+    (other,) = record["other_environments"]
+    assert record["threads"] == 77 != other["threads"]
+    assert other["versions"] == record["versions"]
+
+
+def test_a_refused_restart_keeps_the_parts(parts, tiny_model, tmp_path):
+    """A run is there already, and may not be replaced."""
+    swap(tiny_model("llama"), out=tmp_path / "out")
+    shutil.copytree(parts, tmp_path / "out.parts")
+    with pytest.raises(RunError, match="already holds a run"):
+        swap(tiny_model("llama"), out=tmp_path / "out", restart=True)
+    assert shards_in(tmp_path / "out.parts") == 2
+
+
 def test_two_processes_on_one_run(tiny_model, tmp_path):
     model, out = tiny_model("llama"), tmp_path / "out"
 
