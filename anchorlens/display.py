@@ -6,6 +6,8 @@ from collections.abc import Iterable
 # Maximum number of names listed in a message.
 _MOST = 8
 _LONGEST = 60
+# Maximum length of a path or of another library's message.
+_LONGEST_LINE = 300
 
 
 def as_int(value: object) -> int | None:
@@ -43,7 +45,7 @@ def join_words(names: Iterable[object], most: int = _MOST) -> str:
     >>> join_words("abcd", most=3)
     'a, b, c and 1 more'
     """
-    every = [str(name) for name in names]
+    every = [one_line(name) for name in names]
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -51,3 +53,14 @@ def join_words(names: Iterable[object], most: int = _MOST) -> str:
 def shorten(text: str) -> str:
     """Return the repr of a text, shortened to 60 characters."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+def one_line(value: object) -> str:
+    """Return a name, path or error as one line of at most 300 characters; the repr of a text with control characters.
+
+    >>> one_line("answers"), one_line(" answers"), one_line(ValueError("bad\\nvalue"))
+    ('answers', "' answers'", 'bad value')
+    """
+    text = " ".join(str(value).split()) if isinstance(value, Exception) else str(value)
+    text = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
+    return text if text.isprintable() and text == text.strip() else repr(text)

@@ -18,6 +18,7 @@ FIXES = {
     "answer_not_one_token": "Write answers of one token, with the space before it: ' Paris'.",
     "no_answer": "Fill in the answers of these rows.",
     "lone_surrogate": "Save the file as UTF-8 again.",
+    "control_character": "Remove the control characters from these rows.",
     "no_subject": "The rules found no subject. Add the columns subject and property, or pass another spans=.",
     "no_property": "The rules found no property. Add the columns subject and property, or pass another spans=.",
     "not_english": "The rules support English only. Add the columns subject and property, or pass a function as spans=.",

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anchorlens.display import join_words, short_repr, shorten
+from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.questions.schemas import SCHEMAS, Row, Schema, read_answers
+from anchorlens.questions.cells import unpack
+from anchorlens.questions.schemas import SCHEMAS, Row, Schema
 from anchorlens.warn import warn
 
 # Marks of a missing value.
@@ -65,7 +66,7 @@ def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Sche
         if column not in names:
             raise DataError(
                 f"columns={{{field!r}: {column!r}}}: {source} has no column {column!r}, or it is empty. "
-                f"{did_you_mean(column, names)}",
+                f"{did_you_mean(column, map(one_line, names))}",
                 argument="columns",
             )
     unread = set(columns.values()).union(*(group for group in schema.groups if set(group) & set(columns)))
@@ -91,12 +92,12 @@ def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool 
     )
 
 
-def _plain_answer(value: object) -> str:
+def _plain_answer(value: object, where: str) -> str:
     """Return a single answer that is written as plain text; empty for lists, JSON and missing values."""
-    return value.strip() if isinstance(value, str) and read_answers(value) == (value.strip(),) else ""
+    return value.strip() if isinstance(value, str) and unpack(value, where) is value else ""
 
 
-def split_answers(rows: Sequence[Row], schema: Schema, separator: object) -> list[Row]:
+def split_answers(rows: Sequence[Row], schema: Schema, separator: object, source: str) -> list[Row]:
     """Split plain-text answers at a separator into lists of aliases; lists and JSON stay as they are."""
     if separator is None:
         return list(rows)
@@ -105,15 +106,15 @@ def split_answers(rows: Sequence[Row], schema: Schema, separator: object) -> lis
             f"answers_sep={short_repr(separator)}: must be a non-empty string, such as ';', or None.", argument="answers_sep"
         )
     return [
-        {**row, **{key: row[key].split(separator) for key in schema.answers if separator in _plain_answer(row.get(key))}}
-        for row in rows
+        {**row, **{key: row[key].split(separator) for key in schema.answers if separator in _plain_answer(row.get(key), where)}}
+        for where, row in ((f"{source}, row {number}", row) for number, row in enumerate(rows, start=1))
     ]
 
 
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
     """Warn once if answers of a csv or tsv file look like several answers in one cell, or like a missing value."""
-    cells = (next((row[field] for field in schema.answers if read_answers(row.get(field))), None) for row in rows)
-    plain = ((i, _plain_answer(cell)) for i, cell in enumerate(cells, 1))
+    cells = (next((row[field] for field in schema.answers if field in row), None) for row in rows)
+    plain = ((i, _plain_answer(cell, f"{source}, row {i}")) for i, cell in enumerate(cells, 1))
     suspect = [(i, cell) for i, cell in plain if "|" in cell or ";" in cell or cell.casefold() in _MISSING]
     if suspect:
         number, cell = suspect[0]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_int, short_repr
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.dataset import Dropped
@@ -29,8 +29,13 @@ from anchorlens.warn import warn
 if TYPE_CHECKING:
     import pandas
 
-# Half of a UTF-16 pair, which cannot be written to a file.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# Reason to drop a row -> characters, and their description.
+_BAD_CHARACTERS = {
+    # Half of a UTF-16 pair, which cannot be written to a file.
+    "lone_surrogate": (re.compile("[\ud800-\udfff]"), "half of a character (a lone surrogate). Save the file as UTF-8 again."),
+    # All of C0 but tab and line ends, and DEL.
+    "control_character": (re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"), "a control character. Remove it."),
+}
 _NO_ANNOTATION = "If these columns are no annotation, remove them, or pass spans='rules'."
 
 
@@ -152,7 +157,7 @@ def known_datasets() -> tuple[KnownDataset, ...]:
 
 def canonical(row: Row) -> str:
     """Return a row as JSON with sorted keys and without spaces, the input of hashes."""
-    return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str) -> list[str]:
@@ -162,7 +167,7 @@ def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schem
     repeated = [file_id for file_id, n in counts.items() if n > 1]
     if repeated and schema.name == "own":
         raise DataError(
-            f"{source}: {len(repeated)} ids repeat, for example {repeated[0]!r} ({counts[repeated[0]]} rows). "
+            f"{source}: {len(repeated)} ids repeat, for example {shorten(repeated[0])} ({counts[repeated[0]]} rows). "
             "Make them unique, or remove the id field to number the rows."
         )
     if repeated or None in file_ids:
@@ -173,10 +178,12 @@ def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schem
 def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str) -> Example | Dropped:
     """Return a row with its spans, or a dropped row with its reason."""
     first = record.answers[0] if record.answers else ""
-    if any(_LONE_SURROGATE.search(text) for text in (record.question, *record.answers, example_id, record.relation or "")):
-        valid_id, question, answer = (_LONE_SURROGATE.sub("\ufffd", text) for text in (example_id, record.question, first))
-        detail = f"{where}: contains half of a character (a lone surrogate). Save the file as UTF-8 again."
-        return Dropped(valid_id, dataset, question, answer, "lone_surrogate", detail)
+    texts = {"id": example_id, "question": record.question, "answers": "".join(record.answers), "relation": record.relation or ""}
+    for reason, (characters, description) in _BAD_CHARACTERS.items():
+        fields = [field for field, text in texts.items() if characters.search(text)]
+        if fields:
+            valid_id, question, answer = (characters.sub("\ufffd", text) for text in (example_id, record.question, first))
+            return Dropped(valid_id, dataset, question, answer, reason, f"{where}: {fields[0]} contains {description}")
     reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
     found = None if reason else finder.find(record, where)
     if found is None or found.subject is None or found.property is None:
@@ -217,7 +224,7 @@ def _read(origin: Origin, columns: Mapping[str, str], answers_sep: str | None) -
     raw = origin.read()
     if not raw:
         raise DataError(f"{origin.source} has no rows. It needs one row per question.")
-    rows = split_answers(rename_columns(raw, columns, origin.schema, origin.source), origin.schema, answers_sep)
+    rows = split_answers(rename_columns(raw, columns, origin.schema, origin.source), origin.schema, answers_sep, origin.source)
     check_fields(rows, origin.schema, origin.source, own=origin.own)
     if origin.cells:
         warn_of_cells(rows, origin.schema, origin.source)
@@ -281,7 +288,8 @@ def load_qa(
 
     Raises:
         InputError: If an argument is invalid, names an unknown set or field, or conflicts with another argument.
-        DataError: If a file is missing, empty or damaged, a column is missing, or ids repeat.
+        DataError: If a file is missing, empty or damaged, a column is missing or occurs twice, a cell that is read is neither text
+            nor a number, or ids repeat.
         SpanError: If no annotation fits its question, or a function of ``spans`` returns no two segments. If some annotations
             fit, other rows are dropped as ``bad_annotation``.
         DownloadError: If the hub cannot be reached or has no such set.

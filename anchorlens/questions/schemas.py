@@ -1,13 +1,14 @@
 """Fields of each data set, and the conversion of rows into records."""
 
-import ast
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from anchorlens.display import short_repr, shorten
 from anchorlens.errors import DataError
 from anchorlens.questions.answers import ANSWER_TYPES
+from anchorlens.questions.cells import cell_text, unpack
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -69,78 +70,59 @@ class Record:
     fault: str = ""
 
 
-def _text(value: object) -> str | None:
-    """Return a value as text, None if missing; whole numbers without the ".0" of frames with missing values."""
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip() or None
+def _first_text(row: Row, fields: Sequence[str], where: str) -> str | None:
+    return next((text for text in (cell_text(row.get(field), where, field) for field in fields) if text is not None), None)
 
 
-def _first_text(row: Row, fields: Sequence[str]) -> str | None:
-    return next((text for text in (_text(row.get(field)) for field in fields) if text is not None), None)
-
-
-def _unpack(value: object) -> object:
-    """Parse a list or object that is written as a string, as in PopQA's answers and csv files."""
-    if not isinstance(value, str) or value.strip()[:1] not in {"[", "{"}:
-        return value
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        pass
-    try:
-        # pandas writes lists to csv files as Python literals.
-        return ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return value
-
-
-def read_answers(value: object) -> tuple[str, ...]:
+def read_answers(value: object, where: str = "cell", field: str = "answers") -> tuple[str, ...]:
     """Return the gold aliases, the canonical one first, of a string, number, list, JSON or TriviaQA's object.
 
     >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]'), read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
     (('Jem Cohen', 'Jem Alan Cohen'), ('Rome', 'Roma'))
     """
-    value = _unpack(value)
-    if isinstance(value, Mapping):
+    value = unpack(value, where)
+    if isinstance(value, Mapping) and {"value", "aliases"} & set(value):
         value = [value.get("value"), *_as_list(value.get("aliases"))]
-    texts = (_text(item) for item in _as_list(value))
+    texts = (cell_text(item, where, field) for item in _as_list(value))
     return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
-def _as_list(value: object) -> list[object]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+def _as_list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, float) and value.is_integer())
 
 
 def read_row(row: Row, schema: Schema, where: str) -> Record:
     """Convert one row into a record: None for missing optional fields, empty for a missing question or answer."""
     raw = row.get("question")
-    question = raw if isinstance(raw, str) else _text(raw) or ""
-    left = len(question) - len(question.lstrip())
+    question = cell_text(raw, where, "question") or ""
+    left = len(raw) - len(raw.lstrip()) if isinstance(raw, str) else 0
     spans, fault = dict[str, tuple[int, int]](), ""
     for field in ("subject_span", "property_span"):
-        value = _unpack(row.get(field))
-        value = value.strip() if isinstance(value, str) else value
-        pair = list(value) if isinstance(value, list | tuple) else []
-        if len(pair) == 2 and all(type(x) is int or (isinstance(x, float) and x.is_integer()) for x in pair):
-            spans[field] = int(pair[0]) - left, int(pair[1]) - left
-        elif value not in (None, "", [], ()):
-            fault = fault or f"{where}: {field} must be [first character, one past the last], got {value!r}."
-    aliases = (read_answers(row.get(field)) for field in schema.answers)
-    kind, popularity = _text(row.get("answer_type")), _first_text(row, schema.popularity)
+        value = unpack(row.get(field), where)
+        value = value.strip() or None if isinstance(value, str) else value
+        if isinstance(value, list) and len(value) == 2 and all(map(_is_whole, value)):
+            spans[field] = int(value[0]) - left, int(value[1]) - left
+        elif value is not None and not (isinstance(value, list) and not value):
+            fault = fault or f"{where}: {field} must be [first character, one past the last], got {short_repr(value)}."
+    aliases = (read_answers(row.get(field), where, field) for field in schema.answers)
+    kind, popularity = cell_text(row.get("answer_type"), where, "answer_type"), _first_text(row, schema.popularity, where)
     if kind is not None and kind not in ANSWER_TYPES:
-        raise DataError(f"{where}: answer_type={kind!r} is unknown. Use one of {', '.join(ANSWER_TYPES)}.")
+        raise DataError(f"{where}: answer_type={shorten(kind)} is unknown. Use one of {', '.join(ANSWER_TYPES)}.")
     try:
         views = None if popularity is None else float(popularity)
-    except ValueError as error:
-        raise DataError(f"{where}: {' or '.join(schema.popularity)} must be a number, got {popularity!r}.") from error
+    except ValueError:
+        views = math.nan
+    if views is not None and not math.isfinite(views):
+        raise DataError(f"{where}: {' or '.join(schema.popularity)} must be a number, got {shorten(str(popularity))}.")
     return Record(
-        question.strip(), next((answers for answers in aliases if answers), ()), file_id=_first_text(row, schema.ids),
-        relation=_first_text(row, schema.relation), answer_type=kind, popularity=views,
-        subject_text=_text(row.get("subject")), property_text=_text(row.get("property")), **spans,
-        popqa_subject=_text(row.get("subj")) if schema.templated else None, templated=schema.templated, fault=fault,
+        question, next((answers for answers in aliases if answers), ()), file_id=_first_text(row, schema.ids, where),
+        relation=_first_text(row, schema.relation, where), answer_type=kind, popularity=views,
+        subject_text=cell_text(row.get("subject"), where, "subject"),
+        property_text=cell_text(row.get("property"), where, "property"), **spans,
+        popqa_subject=cell_text(row.get("subj"), where, "subj") if schema.templated else None,
+        templated=schema.templated, fault=fault,
     )  # fmt: skip

@@ -1,15 +1,20 @@
 """Read raw rows of a question set from the hub, a file, an embedded sample, a frame, a ``datasets.Dataset`` or a list."""
 
 import csv
+import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import join_words, short_repr
+from anchorlens.display import join_words, one_line, short_repr
 from anchorlens.errors import DataError, DownloadError, InputError, did_you_mean
+from anchorlens.questions.cells import load_json, plain_rows, unique_fields
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Rows = list[dict[str, Any]]
 
@@ -53,29 +58,6 @@ def find_dataset(name: str) -> KnownDataset | None:
     return next((entry for entry in KNOWN if entry.name == name), None)
 
 
-def plain(value: Any) -> Any:
-    """Convert a value to JSON types: arrays to lists, numpy numbers to Python numbers, missing values to None."""
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    if type(value).__name__ in {"NAType", "NaTType"}:
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        # Frames write missing values as NaN.
-        return None if value != value else float(value)
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return str(value)
-
-
-def _plain_rows(rows: Iterable[Mapping[Any, Any]]) -> Rows:
-    """Return rows with plain values and without empty fields."""
-    return [{str(k): v for k, v in ((k, plain(v)) for k, v in row.items()) if v is not None} for row in rows]
-
-
 def is_table(value: object) -> bool:
     """Return True if :func:`table_rows` reads or rejects a value."""
     return isinstance(value, Mapping | list | tuple) or (
@@ -108,24 +90,51 @@ def table_rows(table: Any) -> Rows:
         fix = "Pass a list of rows, [{'question': ..., 'answers': ...}]" if "question" in table else "Pass one of its splits"
         raise DataError(f"The table is a dictionary with the keys {join_words(table)}. {fix}.")
     if isinstance(table, list | tuple):
-        return _plain_rows(_list_row(row, number) for number, row in enumerate(table, start=1))
+        return plain_rows((_list_row(row, number) for number, row in enumerate(table, start=1)), "list")
     if hasattr(table, "to_dicts"):
         raise DataError(f"Cannot read questions from {short_repr(table)} of this library. Pass frame.to_dicts().")
     if _is_frame(table):
-        return _plain_rows(table.to_dict("records"))
+        unique_fields(((str(name), None) for name in table.columns), "frame")
+        return plain_rows(table.to_dict("records"), "frame")
     if hasattr(table, "to_list"):
-        return _plain_rows(table.to_list())
+        return _arrow_rows(table.with_format("arrow")[:], "dataset")
     raise DataError(f"Cannot read questions from {short_repr(table)}. Pass a pandas frame, a datasets.Dataset or a list of rows.")
+
+
+def _arrow_rows(table: "pyarrow.Table", source: str) -> Rows:
+    """Return the rows of a table of pyarrow."""
+    import pyarrow
+
+    columns = unique_fields(zip(table.column_names, table.columns, strict=True), source)
+    for name, column in columns.items():
+        try:
+            column.validate(full=True)
+            columns[name] = column.to_pylist()
+        except (pyarrow.ArrowException, ValueError, OverflowError, LookupError) as error:
+            raise DataError(f"{source}: column {short_repr(name)} cannot be read ({one_line(error)}). Write it as text.") from error
+    return plain_rows((dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)), source)
+
+
+def _parse_parquet(content: bytes, source: str) -> Rows:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
+        table = file.read()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{source} is not a readable parquet file ({one_line(error)}).") from error
+    return _arrow_rows(table, source)
 
 
 def parse_jsonl(text: str, source: str) -> Rows:
     """Parse a jsonl text; blank lines are skipped."""
     rows: Rows = []
     # splitlines() would also split at characters that JSON allows in strings.
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                rows.append(json.loads(line))
+                rows.append(load_json(line, f"{source}, line {number}"))
             except json.JSONDecodeError as error:
                 problem = f"bad JSON at line {number}, column {error.colno} ({error.msg})"
                 raise DataError(f"{source}: {problem}. Write one object per line.") from error
@@ -137,7 +146,7 @@ def parse_jsonl(text: str, source: str) -> Rows:
 
 def _parse_json(text: str, source: str) -> Rows:
     try:
-        value = json.loads(text.removeprefix("\ufeff"))
+        value = load_json(text, source)
     except json.JSONDecodeError as error:
         hint = " If it has one object per line, name the file .jsonl." if error.msg == "Extra data" else ""
         raise DataError(f"{source}: bad JSON at line {error.lineno}, column {error.colno} ({error.msg}).{hint}") from error
@@ -148,61 +157,72 @@ def _parse_json(text: str, source: str) -> Rows:
 
 
 def _parse_table(text: str, source: str, delimiter: str) -> Rows:
-    """Parse a csv or tsv text; empty cells are missing fields."""
-    reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(keepends=True), delimiter=delimiter)
+    """Parse a csv or tsv text; empty cells are missing fields, and columns without a name are not read."""
+    # newline="" preserves line ends inside quoted cells; splitlines() would also split at characters such as U+2028.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: Rows = []
     try:
-        for row in reader:
-            if None in row:
-                fix = f"Quote cells that contain {delimiter!r}"
-                raise DataError(f"{source}: line {reader.line_num} has more cells than the header has columns. {fix}.")
-            rows.append({key: value for key, value in row.items() if value})
+        header = next(filter(None, reader), [])
+        unique_fields(((name, None) for name in header if name), source)
+        for cells in filter(None, reader):
+            if len(cells) != len(header):
+                fix = f"Quote cells that contain {delimiter!r} or a line break"
+                raise DataError(
+                    f"{source}: line {reader.line_num} has {len(cells)} cells, but the header has {len(header)} columns. {fix}."
+                )
+            rows.append({name: cell for name, cell in zip(header, cells, strict=True) if name and cell})
     except csv.Error as error:
-        raise DataError(f"{source}: line {reader.line_num} cannot be read ({error}).") from error
+        fix = 'Quote the cell, and double the quotation marks in it ("")'
+        raise DataError(f"{source}: line {reader.line_num} cannot be read ({one_line(error)}). {fix}.") from error
     return rows
 
 
-_PARSERS: dict[str, Callable[[str, str], Rows]] = {
+_TEXT_PARSERS: dict[str, Callable[[str, str], Rows]] = {
     ".jsonl": parse_jsonl,
     ".json": _parse_json,
     ".csv": lambda text, source: _parse_table(text, source, ","),
     ".tsv": lambda text, source: _parse_table(text, source, "\t"),
 }
-EXTENSIONS = (*_PARSERS, ".parquet")
+EXTENSIONS = (*_TEXT_PARSERS, ".parquet")
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Return the content of a file; raise DataError if it cannot be read."""
+    shown = one_line(path)
+    try:
+        if path.is_dir():
+            raise DataError(f"{shown} is a directory. Pass one file ({', '.join(EXTENSIONS)}).")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        near = [other.name for other in path.parent.iterdir() if other.suffix in EXTENSIONS] if path.parent.is_dir() else []
+        fix = did_you_mean(path.name, map(one_line, near)) if near else "Check the path."
+        raise DataError(f"No such file: {shown}. {fix}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character or half of a character
+        raise DataError(
+            f"{shown} cannot be read ({getattr(error, 'strerror', None) or one_line(error)}). Check the path."
+        ) from error
 
 
 def file_rows(path: Path) -> Rows:
     """Read a local jsonl, json, csv, tsv or parquet file, selected by its extension."""
-    if path.is_dir():
-        raise DataError(f"{path} is a directory. Pass one file ({', '.join(EXTENSIONS)}).")
-    if not path.exists():
-        near = [other.name for other in path.parent.iterdir() if other.suffix in EXTENSIONS] if path.parent.is_dir() else []
-        raise DataError(f"No such file: {path}. {did_you_mean(path.name, near) if near else 'Check the path.'}")
-    if path.suffix.lower() not in EXTENSIONS:
-        raise DataError(f"{path.name}: the extension {path.suffix!r} is not supported. Pass one of {', '.join(EXTENSIONS)}.")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path.name} is empty. It needs one row per question.")
-    if path.suffix.lower() == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            return _plain_rows(pyarrow.parquet.read_table(path).to_pylist())
-        except pyarrow.ArrowException as error:
-            raise DataError(f"{path.name} is not a readable parquet file ({error}).") from error
+    content, extension, name = _read_bytes(path), path.suffix.lower(), one_line(path.name)
+    if extension not in EXTENSIONS:
+        raise DataError(f"{name}: the extension {path.suffix!r} is not supported. Pass one of {', '.join(EXTENSIONS)}.")
+    if not content:
+        raise DataError(f"{name} is empty. It needs one row per question.")
+    if extension == ".parquet":
+        return _parse_parquet(content, name)
     try:
-        # newline="" preserves line ends inside quoted cells.
-        with path.open(encoding="utf8", newline="") as handle:
-            text = handle.read()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path.name} is not UTF-8 (byte {error.start}). Save it as UTF-8.") from error
-    return _plain_rows(_PARSERS[path.suffix.lower()](text, path.name))
+        raise DataError(f"{name} is not UTF-8 (byte {error.start}). Save it as UTF-8.") from error
+    return plain_rows(_TEXT_PARSERS[extension](text, name), name)
 
 
 def sample_rows(entry: KnownDataset) -> Rows:
     """Read an embedded sample."""
     file = resources.files("anchorlens.questions") / "samples" / f"{entry.name.removesuffix(SAMPLE_SUFFIX)}.jsonl"
-    return _plain_rows(parse_jsonl(file.read_text(encoding="utf8"), entry.name))
+    return plain_rows(parse_jsonl(file.read_text(encoding="utf8"), entry.name), entry.name)
 
 
 def hub_rows(hub_id: str, config: str | None, split: str, revision: str | None) -> Rows:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_int, short_repr
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import InputError, SpanError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.questions.example import Span
@@ -58,7 +58,8 @@ def check_spans(question: str, subject: Span, property_: Span, where: str) -> No
         _check_inside(question, name, span, where)
     if subject.overlaps(property_):
         raise SpanError(
-            f"{where}: subject {subject.of(question)!r} and property {property_.of(question)!r} overlap. Pass two separate segments."
+            f"{where}: subject {shorten(subject.of(question))} and property {shorten(property_.of(question))} overlap. "
+            "Pass two separate segments."
         )
 
 
@@ -67,7 +68,7 @@ def _locate(question: str, text: str, name: str, where: str, fix: str) -> Span:
     n = sum(question.startswith(text, i) for i in range(len(question)))
     if n != 1:
         raise SpanError(
-            f"{where}: {name} {text!r} occurs {n} times in the question {question!r}, must occur once. {fix} "
+            f"{where}: {name} {shorten(text)} occurs {n} times in the question {shorten(question)}, must occur once. {fix} "
             "[first character, one past the last]."
         )
     start = question.index(text)

@@ -23,7 +23,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "jsonl as json": ("d.json", '{"a": 1}\n{"a": 2}', "name the file .jsonl."),
         "json shape": ("e.json", '{"rows": []}', "e.json must contain a list of objects"),
         "extension": ("f.xlsx", "x", "f.xlsx: the extension '.xlsx' is not supported."),
-        "cells": ("g.csv", "question,answer\nWho wrote Emma,A,B\n", "g.csv: line 2 has more cells than the header has columns"),
+        "cells": ("g.csv", "question,answer\nWho wrote Emma,A,B\n", "g.csv: line 2 has 3 cells, but the header has 2 col"),
         "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question. It has answer, query."),
         "parquet": ("i.parquet", "no parquet at all", "i.parquet is not a readable parquet file"),
         "number": ("j.csv", "question,answer,popularity\nWho is Ed?,A,many\n", "popularity or s_pop must be a number, got 'many'."),

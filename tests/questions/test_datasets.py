@@ -286,7 +286,7 @@ def test_a_lone_surrogate_drops_its_row(bad):
     data = load_qa(rows)
     assert [e.example_id for e in data.examples] == ["a"]
     assert data.pool_dropped == {"lone_surrogate": 1}
-    assert "list, row 2: contains half of a character" in data.dropped[0].detail
+    assert "contains half of a character (a lone surrogate). Save the file" in data.dropped[0].detail
     # What is kept of it can be written to any file.
     dropped = data.dropped[0]
     assert "".join((dropped.example_id, dropped.question, dropped.answer, dropped.detail, repr(data))).encode("utf8")

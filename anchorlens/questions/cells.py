@@ -1,0 +1,121 @@
+"""Give each cell of a question file or table one meaning, or raise DataError (rules: docs/errors.md, "Question files")."""
+
+import ast
+import io
+import json
+import math
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from anchorlens.display import short_repr, shorten
+from anchorlens.errors import DataError
+
+# Integers beyond the range of a double are infinite, as 1e400 is.
+_MOST_BITS = 1024
+# A text that begins so is a list or an object, not an answer such as "[sic] Lima".
+_LIST = re.compile(r"[\[{]\s*[\"'\[{]")
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to JSON types: arrays to lists, numpy numbers and decimals, missing values (also NaN) to None.
+
+    Values without a JSON type (binary data, dates, sets) stay as they are, for :func:`cell_text` to refuse.
+    """
+    if isinstance(value, str | bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= _MOST_BITS else math.inf
+    if isinstance(value, float):
+        # Frames write missing values as NaN.
+        return None if math.isnan(value) else float(value)
+    if isinstance(value, Decimal):
+        return None if value.is_nan() else str(value) if value.is_finite() else math.inf
+    if type(value).__name__ in {"NAType", "NaTType"}:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    # tolist() would turn dates of numpy and bytes of a memoryview into integers.
+    is_date = getattr(getattr(value, "dtype", None), "kind", "") in {"m", "M"}
+    return plain(value.tolist()) if hasattr(value, "tolist") and not is_date and not isinstance(value, memoryview) else value
+
+
+def cell_text(value: object, where: str, field: str) -> str | None:
+    """Return a cell as stripped text: None if it is missing or blank; whole numbers without the ".0" of frames with gaps.
+
+    Raises:
+        DataError: If the cell is neither text nor a finite number; the message names file, row and column.
+    """
+    if value is None or isinstance(value, str):
+        return (value or "").strip() or None
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return str(int(value)) if value == int(value) else repr(value)
+    raise DataError(
+        f"{where}: {field}={short_repr(value)}: must be text or a finite number. Write it as text, or leave the cell empty."
+    )
+
+
+def unique_fields(pairs: Iterable[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """Return a dictionary of (name, value) pairs; raise DataError if a name repeats."""
+    pairs = list(pairs)
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise DataError(f"{where}: the name {short_repr(name)} occurs {times} times. Rename or remove the others.")
+    return fields
+
+
+def plain_rows(rows: Iterable[Mapping[Any, Any]], source: str) -> list[dict[str, Any]]:
+    """Return rows with plain values and without empty fields."""
+    out: list[dict[str, Any]] = []
+    for number, row in enumerate(rows, start=1):
+        where = f"{source}, row {number}"
+        try:
+            fields = unique_fields(((str(key), plain(value)) for key, value in row.items()), where)
+        except RecursionError as error:
+            raise DataError(f"{where}: a value is nested too deeply. Remove its column, or write it as text.") from error
+        out.append({name: value for name, value in fields.items() if value is not None})
+    return out
+
+
+def load_json(text: str, where: str) -> Any:
+    """Parse JSON; raise DataError if a key repeats, a number is too long or values are nested too deeply."""
+    try:
+        return json.loads(text, object_pairs_hook=partial(unique_fields, where=where))
+    except json.JSONDecodeError:
+        raise
+    except RecursionError as error:
+        raise DataError(f"{where}: JSON is nested too deeply. Write answers as a list of texts.") from error
+    except ValueError as error:  # Python's limit of digits
+        raise DataError(f"{where}: JSON has an integer that is too long. Write it as text, in quotes.") from error
+
+
+def unpack(value: object, where: str) -> object:
+    """Parse a list or object that is written as text, as in PopQA's answers and csv files; other values stay as they are."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text[:1] not in {"[", "{"}:
+        return value
+    try:
+        return plain(load_json(text, where))
+    except json.JSONDecodeError as error:
+        reason = error
+    try:
+        # pandas writes lists to csv files as Python literals.
+        literal = ast.literal_eval(text)
+        # It writes arrays without commas: ['Rome' 'Roma'], which Python would join to one text.
+        kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type != tokenize.NL]
+        if (tokenize.STRING, tokenize.STRING) not in pairwise(kinds):
+            return plain(literal)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
+        pass
+    if _LIST.match(text):
+        problem = f"{shorten(text)} is not a valid list ({reason.msg}, character {reason.pos + 1})"
+        raise DataError(f'{where}: {problem}. Write JSON: ["Rome", "Roma"].')
+    return value

@@ -1,0 +1,190 @@
+"""Each cell of a question file has one meaning or is refused (docs/errors.md, "Question files")."""
+
+import math
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from anchorlens.errors import DataError, InputError
+from anchorlens.questions.datasets import load_qa
+from tests.fuzz_questions import COLUMNS, DIGITS, fuzz, nest
+from tests.questions.make import refused
+
+EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
+CSV = "question,answers\n"
+TWICE, OBJECT = '"x", "answers": "y"', '{"value": "x", "value": "y"}'
+NO_TEXT = "must be text or a finite number. Write it as text"
+
+
+def parquet(**columns: Any) -> bytes:
+    """Return a parquet file of one row; a value is a cell or an array."""
+    arrays = {name: value if isinstance(value, pyarrow.Array) else pyarrow.array([value]) for name, value in columns.items()}
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(list(arrays.values()), [name.rstrip("_") for name in arrays]), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def cell(value: object, field: str = "question") -> list[dict]:
+    return [EMMA, {**EMMA, field: value}]
+
+
+def line(text: str) -> str:
+    """Return a jsonl line whose answers are a JSON text."""
+    return f'{{"question": "Who wrote Emma?", "answers": {text}}}'
+
+
+UTF8 = COLUMNS[-1].slice(0, 1)
+TIME = pyarrow.array([2**60], pyarrow.timestamp("us"))
+MAP = pyarrow.array([[("value", "Paris")]], pyarrow.map_(pyarrow.string(), pyarrow.string()))
+FIELDS = pyarrow.StructArray.from_arrays([["a"], ["b"]], ["value"] * 2)
+DEEP = "[" * 200_000 + "]" * 200_000
+TWO_COLUMNS = pandas.DataFrame([["Who?", "x", "y"]], columns=["question", "answers", "answers"])
+REFUSED = {
+    # Cells that are no text.
+    "binary parquet column": (("a.parquet", parquet(question=b"Who", answers="x")), f"parquet, row 1: question=b'Who': {NO_TEXT}"),
+    "binary in a list": (cell([b"Austen"], "answers"), f"list, row 2: answers=b'Austen': {NO_TEXT}"),
+    "memoryview": (cell(memoryview(b"Who")), f"question=a memoryview: {NO_TEXT}"),
+    "list as question": (("a.jsonl", '{"question": ["Who"], "answers": "x"}'), f"row 1: question=['Who']: {NO_TEXT}"),
+    "object as question": (("a.json", '[{"question": {"text": "Who"}, "answers": "x"}]'), f"row 1: question=a dict: {NO_TEXT}"),
+    "struct as question": (("a.parquet", parquet(question={"text": "Who"}, answers="x")), f"question=a dict: {NO_TEXT}"),
+    "nested alias": (("a.jsonl", line('[["Paris"]]')), f"answers=['Paris']: {NO_TEXT}"),
+    "nested alias as text": (("a.csv", f'{CSV}Who?,"[[""Paris""]]"'), f"answers=['Paris']: {NO_TEXT}"),
+    "object without value": (cell({"text": "Austen"}, "answers"), f"answers=a dict: {NO_TEXT}"),
+    "map": (("a.parquet", parquet(question="Who?", answers=MAP)), f"answers=['value', 'Paris']: {NO_TEXT}"),
+    "true": (("a.jsonl", line("true")), f"answers=True: {NO_TEXT}"),
+    "true in a list as text": (("a.csv", f'{CSV}Who?,"[True]"'), f"answers=True: {NO_TEXT}"),
+    "ellipsis": (("a.csv", f"{CSV}Who?,[...]"), f"answers=an ellipsis: {NO_TEXT}"),
+    "set, which has no first alias": (cell({"Rome", "Roma"}, "answers"), f"answers=a set: {NO_TEXT}"),
+    "set as text": (("a.csv", f"{CSV}Who?,\"{{'Rome', 'Roma'}}\""), f"answers=a set: {NO_TEXT}"),
+    "date": (pandas.DataFrame(cell(date(1815, 12, 23), "answers")), f"frame, row 2: answers=a date: {NO_TEXT}"),
+    "date of numpy": (cell(numpy.datetime64("2020", "ns"), "answers"), f"answers=a datetime64: {NO_TEXT}"),
+    "date of numpy as span": ([{**EMMA, "subject_span": numpy.datetime64("2020", "ns")}], "subject_span must be [first character"),
+    "not finite": (("a.jsonl", line("1e400")), f"answers=inf: {NO_TEXT}"),
+    "huge integer": (("a.jsonl", line("1" + "0" * 400)), f"answers=inf: {NO_TEXT}"),
+    "popularity not finite": (cell(math.inf, "popularity"), f"popularity=inf: {NO_TEXT}"),
+    "popularity nan as text": (cell("nan", "popularity"), "popularity or s_pop must be a number, got 'nan'"),
+    "popularity beyond doubles": (cell("1e400", "popularity"), "must be a number, got '1e400'"),
+    # Names that repeat.
+    "csv columns": (("a.csv", "question,answers,answers\nWho?,x,y"), "a.csv: the name 'answers' occurs 2 times. Rename or remove"),
+    "jsonl keys": (("a.jsonl", f"{line('1')}\n{line(TWICE)}"), "a.jsonl, line 2: the name 'answers' occurs 2 times"),
+    "json keys of an object": (("a.json", f'[{line(OBJECT)}]'), "a.json: the name 'value' occurs 2 times"),
+    "keys in a cell": (("a.tsv", f"question\tanswers\nWho?\t{OBJECT}"), "row 1: the name 'value' occurs 2 times"),
+    "parquet columns": (("a.parquet", parquet(question="Who?", answers="x", answers_="y")), "the name 'answers' occurs 2 times"),
+    "frame columns": (TWO_COLUMNS, "frame: the name 'answers' occurs 2 times"),
+    "a number and its text": ([{**EMMA, 1: "a", "1": "b"}], "list, row 1: the name '1' occurs 2 times"),
+    # Damaged lists, rows and values.
+    "list without commas": (("a.csv", f"{CSV}Who?,['Rome' 'Roma']"), "\"['Rome' 'Roma']\" is not a valid list (Expecting value, c"),
+    "damaged list": (("a.csv", f'{CSV}Who?,"[""Rome"", ""Ro"'), 'Write JSON: ["Rome", "Roma"].'),
+    "nested text": (("a.csv", f"{CSV}Who?,{'[' * 2000}"), "file:a.csv, row 1: "),
+    "nested jsonl": (("a.jsonl", line(DEEP)), "a.jsonl, line 1: JSON is nested too deeply."),
+    "nested json": (("a.json", f"[{line(DEEP)}]"), "a.json: JSON is nested too deeply."),
+    "nested list, not read": (cell(nest("x", 2000), "note"), "list, row 2: a value is nested too deeply."),
+    "digits as text": (("a.csv", f"{CSV}Who?,[{DIGITS}]"), "row 1: JSON has an integer that is too long."),
+    "digits in jsonl": (("a.jsonl", line(DIGITS)), "a.jsonl, line 1: JSON has an integer that is too long."),
+    "digits in json": (("a.json", f"[{line(DIGITS)}]"), "a.json: JSON has an integer that is too long."),
+    "short row": (("a.csv", f"{CSV}Who wrote\nEmma?,Austen"), "a.csv: line 2 has 1 cells, but the header has 2 columns."),
+    "open quotation": (("a.csv", f'{CSV}Who?,"Austen\n'), "a.csv: line 2 cannot be read (unexpected end of data). Quote the cell"),
+    "text after a quotation": (("a.csv", f'{CSV}"Emma" is by whom?,Austen'), "a.csv: line 2 cannot be read ("),
+    "time beyond Python's": (("a.parquet", parquet(question="Who?", answers="x", note=TIME)), "column 'note' cannot be read (date"),
+    "parquet text not UTF-8": (("a.parquet", parquet(question=UTF8, answers="x")), "column 'question' cannot be read (In chunk 0"),
+    "parquet fields": (("a.parquet", parquet(question="Who?", answers=FIELDS)), "a.parquet: column 'answers' cannot be read ("),
+    "column name of two lines": (("a.csv", '"x\ny",answers\nWho?,x'), "It has answers, 'x\\ny'."),
+    "UTF-16": (("a.csv", f"{CSV}Who?,x".encode("utf-16")), "a.csv is not UTF-8 (byte 0). Save it as UTF-8."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_input_without_one_meaning_is_refused_in_one_line(tmp_path, unchecked, name):
+    source, message = REFUSED[name]
+    if isinstance(source, tuple):
+        file, content = tmp_path / source[0], source[1]
+        file.write_bytes(content if isinstance(content, bytes) else content.encode("utf8"))
+        source = file
+    with refused(InputError, message) as caught:
+        load_qa(source)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000 + ".csv", "nul\0.csv", "half\ud800.csv", "line\nend.csv"])
+def test_a_file_that_no_system_can_open_is_one_error(name):
+    for path in (Path(name), Path(name[0]) / name):
+        with pytest.raises(DataError, match=r"cannot be read|No such file") as caught:
+            load_qa("mine", path=path)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500
+
+
+def test_every_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
+    content = parquet(question="Who wrote Emma?", answers=pyarrow.array([["Austen"]]))
+    for i in range(0, 8 * len(content), 97):
+        damaged = bytearray(content)
+        damaged[i // 8] ^= 1 << i % 8
+        (tmp_path / "a.parquet").write_bytes(damaged)
+        try:
+            load_qa(tmp_path / "a.parquet")
+        except DataError as error:
+            assert str(error).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5, "5"), (5.0, "5"), (0.5, "0.5"), (-0.0, "0"), (Decimal("1.50"), "1.50"), (numpy.float32(2.5), "2.5"), (" 5 ", "5"),
+     ("b'Who'", "b'Who'"), ("[sic] Rome", "[sic] Rome"), ("+AD4-", "+AD4-"), ("a\u2028b\x85c", "a\u2028b\x85c")],
+)  # fmt: skip
+def test_a_text_or_number_is_its_text(value, text):
+    assert load_qa(cell(value, "answers")).examples[1].answers[0] == text
+
+
+@pytest.mark.parametrize("value", [None, math.nan, pandas.NA, pandas.NaT, Decimal("NaN"), "", " \t", [], [None, ""]])
+def test_a_missing_value_is_no_answer(unchecked, value):
+    assert load_qa([EMMA, {"question": "Who wrote Ada?", "answers": value}]).dropped_counts == {"no_answer": 1}
+
+
+@pytest.mark.parametrize("field", ["question", "answers", "id", "relation"])
+@pytest.mark.parametrize("character", ["\0", "\x07", "\x0b", "\x1f", "\x7f"])
+def test_a_control_character_drops_its_row(field, character):
+    rows = [{"id": "a", "relation": "r", **EMMA}, {"id": "b", "question": "Who wrote Ada?", "answers": "N"}]
+    rows[1][field] = f"Who wrote{character} Ada?"
+    data = load_qa(rows)
+    assert [e.example_id for e in data.examples] == ["a"]
+    assert [(row.reason, row.detail) for row in data.dropped] == [
+        ("control_character", f"list, row 2: {field} contains a control character. Remove it.")
+    ]
+
+
+def test_line_separators_end_no_row_of_a_csv_file(tmp_path):
+    """``str.splitlines`` would end a row at each of them."""
+    path = tmp_path / "a.csv"
+    path.write_text(f'{CSV}Who wrote\u2028Emma\x85?,Austen\r\nWho wrote Ada?,"N.\nN."\r\n', encoding="utf8", newline="")
+    assert [(e.question, e.answers) for e in load_qa(path, spans=lambda q: ([0, 1], [2, 3])).examples] == [
+        ("Who wrote\u2028Emma\x85?", ("Austen",)), ("Who wrote Ada?", ("N.\nN.",))
+    ]  # fmt: skip
+
+
+def test_columns_that_are_not_read_may_have_any_type(tmp_path):
+    row = {**EMMA, "image": b"\xff", "when": date(2020, 1, 2), "nested": [[{"a": [True]}]], "share": math.inf}
+    (tmp_path / "a.parquet").write_bytes(parquet(**row))
+    for source in ([row], pandas.DataFrame([row]), datasets.Dataset.from_list([row]), tmp_path / "a.parquet"):
+        assert load_qa(source).examples[0].answers == ("Austen",)
+
+
+def test_directories_add_no_column_to_a_parquet_file(tmp_path):
+    """pyarrow would read ``relation=author`` of the path as a column."""
+    folder = tmp_path / "relation=author"
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(parquet(**EMMA))
+    assert load_qa(folder / "a.parquet").examples[0].relation is None
+
+
+def test_mutated_files_give_the_independent_reading_or_one_clear_error():
+    bad = {n: outcome for n, outcome in fuzz(0, range(200)).items() if outcome.kind not in {"right", "clear error"}}
+    assert bad == {}
