@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from anchorlens import cli
+from anchorlens.cli.output import show_table
 from anchorlens.cli.protocol_command import flags_of
 from anchorlens.cli.shared_options import data_files
 from anchorlens.errors import CheckError, InputError
@@ -207,6 +208,13 @@ def test_listings_for_people_and_scripts(capsys, command):
     names = {record["name"] for record in records}
     wanted = {"models": "smollm2-135m-instruct", "datasets": "popqa-sample"}
     assert wanted[command] in names
+
+
+def test_brackets_and_colons_in_names_are_no_markup(capsys):
+    names = ["quiz [/v2]", "[red]quiz", ":smile:", "[link=x]a[/link]", "a\\"]
+    show_table(names[0], [names[1]], [[name] for name in names])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip(" ─")]
+    assert lines == [names[0], names[1], *names]
 
 
 @pytest.mark.parametrize("name", list(PROTOCOLS))

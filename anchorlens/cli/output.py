@@ -105,8 +105,8 @@ def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], r
     for row in rows:
         table.add_row(*row)
     console = Console()
-    # Piped output has no width; 80 columns would fold rows and break grep.
-    Console(width=console.width if console.is_terminal else 160, soft_wrap=False).print(table)
+    # Piped output has no width; 80 columns would fold rows and break grep. Names may hold brackets and colons.
+    Console(width=console.width if console.is_terminal else 160, soft_wrap=False, markup=False, emoji=False).print(table)
 
 
 def listing(title: str, things: Iterable[Any], *, as_json: bool) -> None:

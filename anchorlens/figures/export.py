@@ -102,7 +102,7 @@ def layout_script(plot: str) -> str:
 def _page(fig: go.Figure) -> str:
     name = "anchorlens-figure"
     script = layout_script(f'"{name}"')
-    inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=CONFIG)
+    inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=dict(CONFIG))
     layout = fig.to_dict()["layout"]
     text = layout.get("title", {}).get("text") or "anchorlens figure"
     plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())
