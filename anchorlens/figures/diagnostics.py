@@ -94,11 +94,12 @@ def plot_heatmap(
         )  # fmt: skip
         figure.add_trace(cells, row=k // columns + 1, col=k % columns + 1)
     largest, rows_are = float(points["effect"].abs().max()) or 1.0, "position" if points["position"].notna().any() else "anchor"
+    default = escape(f"{labels.name} by layer and {rows_are}", quote=False)
     figure.update_xaxes(title={"text": "Layer", "standoff": 6}, tickformat="d", **FRAME | {"showgrid": False})
     figure.update_yaxes(**FRAME | {"showgrid": False, "ticks": ""}, automargin=True)
     figure.update_layout(
         template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white",
-        title={"text": f"<b>{title or escape(f'{labels.name} by layer and {rows_are}', quote=False)}</b>", "x": 0.02, "font": {"size": 17}},
+        title={"text": f"<b>{title or default}</b>", "x": 0.02, "font": {"size": 17}},
         height=inner + _AROUND + 30, width=width, margin={"t": 86, "b": 62, "l": 40, "r": 20},
         coloraxis={
             "colorscale": _PALETTE, "cmin": -largest, "cmax": largest, "cmid": 0,
