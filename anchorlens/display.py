@@ -20,6 +20,11 @@ def as_int(value: object) -> int | None:
         return None
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: it has no unpaired surrogate."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def short_repr(value: object) -> str:
     """Return the repr of a value if it is short, else its number of values or its type.
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from anchorlens import cli
+from anchorlens.cli.output import show_table
 from anchorlens.cli.protocol_command import flags_of
 from anchorlens.cli.shared_options import data_files
 from anchorlens.errors import CheckError, InputError
@@ -138,6 +139,30 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, args, tmp_path, monkeypat
     assert max(map(len, out.err.splitlines())) < 500
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--job", "nonsense"], "job='nonsense' is no job"),
+        (["--job", "1/2", "--overwrite"], "overwrite=True and job= contradict each other"),
+        (["--resume", "--restart"], "resume=True and restart=True contradict each other"),
+        (["--executor", "dask"], "executor='dask' must be 'ray'"),
+        (["--executor", "ray", "--address", "::::"], "address='::::' must be 'auto' or 'host:port'"),
+        (["--executor", "ray", "--workers", "0"], "workers=0 must be a whole number of at least 1"),
+        (["--executor", "ray", "--gpus-per-worker", "1.5"], "gpus_per_worker=1.5 must be a whole number of GPUs"),
+        (["--address", "a:1"], "address= needs executor='ray'"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(capsys, args, tmp_path, monkeypatch, change, message, more):
+    monkeypatch.setattr(executors, "find_spec", lambda name: name)
+    monkeypatch.setattr(executors, "load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    for file in tmp_path / "study.toml", *([tmp_path / "a"] if more else []):
+        out = ["--out", tmp_path / "a"] if file.suffix else []
+        (tmp_path / "study.toml").write_text(STUDY.format(model=args[2], file=args[6]))
+        for command in (args, ["run", tmp_path / "study.toml"]):
+            assert f"Error: {message}" in here(capsys, *command, "--quiet", *out, *change, *more, code=2).err
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -207,6 +232,13 @@ def test_listings_for_people_and_scripts(capsys, command):
     names = {record["name"] for record in records}
     wanted = {"models": "smollm2-135m-instruct", "datasets": "popqa-sample"}
     assert wanted[command] in names
+
+
+def test_brackets_and_colons_in_names_are_no_markup(capsys):
+    names = ["quiz [/v2]", "[red]quiz", ":smile:", "[link=x]a[/link]", "a\\"]
+    show_table(names[0], [names[1]], [[name] for name in names])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip(" ─")]
+    assert lines == [names[0], names[1], *names]
 
 
 @pytest.mark.parametrize("name", list(PROTOCOLS))

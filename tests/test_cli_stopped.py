@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from anchorlens.progress import Progress
+from anchorlens.running.study import Outcome
 from tests.running.kills import hashes, interrupt
 from tests.shell import ROOT, here, shell, swap_of, write_questions
 
@@ -62,6 +63,21 @@ def test_ctrl_c_keeps_the_sweeps_that_are_finished(capsys, args, tiny, tmp_path,
     signal.signal(signal.SIGINT, before)
     assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in err
     assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
+
+
+def test_a_second_ctrl_c_does_not_change_the_message(capsys, args, tmp_path, small_shards, monkeypatch):
+    patch, right, before = interrupt(2), Outcome.kept, signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def kept(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return right.fget(self)
+
+    monkeypatch.setattr(Outcome, "kept", property(kept))
+    err = here(capsys, *args, "--batch-size", "1", "--out", tmp_path / "run", code=1).err
+    patch.undo()
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+    assert "Stopped. 2 shards are kept in" in err
+    assert "Nothing was written" not in err
 
 
 def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path, small_shards):
@@ -123,6 +139,28 @@ def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, a
     assert "0 shards copied" in out.err
     assert json.loads(out.out)["run"] == str(tmp_path / "a")
     assert not (tmp_path / "a.parts").exists()
+
+
+def test_merge_writes_a_run_whatever_the_recorded_command_says_of_a_dry_run(capsys, args, tmp_path, small_shards):
+    out = tmp_path / "run"
+    here(capsys, *args, "--batch-size", "1", "--quiet", "--out", out, "--job", "1/1")
+    file = tmp_path / "run.parts" / "run.json"
+    record = json.loads(file.read_text())
+    record["command"]["given"]["dry_run"] = True
+    file.write_text(json.dumps(record))
+    assert f"run     {out}" in here(capsys, "merge", out).out
+    assert (out / "run.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "command", [{}, {"name": "swap", "given": 3, "folder": "."}, {"name": "figure", "given": {}, "folder": "."}]
+)
+def test_merge_refuses_a_command_that_it_cannot_repeat(capsys, args, tmp_path, small_shards, command):
+    out = tmp_path / "run"
+    here(capsys, *args, "--batch-size", "1", "--quiet", "--out", out, "--job", "1/1")
+    file = tmp_path / "run.parts" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "command": command}))
+    assert "This run was begun by another version of anchorlens." in here(capsys, "merge", out, code=2).err
 
 
 def _left(mark):

@@ -4,6 +4,7 @@ Exit codes: 0 success; 1 failed or stopped; 2 invalid input. The module of a com
 command runs. Tables and paths go to standard output, progress and warnings to standard error.
 """
 
+import errno
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ import click
 from typing_extensions import override
 
 from anchorlens import __version__
-from anchorlens.cli.output import note, with_options
+from anchorlens.cli.output import describe_os_error, note, note_error, with_options
+from anchorlens.display import is_utf8, short_repr
 from anchorlens.errors import AnchorlensError, did_you_mean
 from anchorlens.protocols.registry import PROTOCOLS
 
@@ -55,7 +57,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except AnchorlensError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            note(f"Error: {with_options(str(error), command, error.arguments)}")
+            note_error(with_options(str(error), command, error.arguments))
             ctx.exit(error.exit_code)
 
     @override
@@ -90,15 +92,24 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object) -
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the ``anchorlens`` command and exit."""
     warnings.showwarning = _show_warning  # one line on standard error, without file names
+    given = list(sys.argv[1:] if argv is None else argv)
+    if wrong := next((one for one in given if not is_utf8(one)), None):
+        note_error(f"{short_repr(wrong)} is not UTF-8. Write it in UTF-8; rename a file of such a name.")
+        sys.exit(2)
     try:
-        code = cli.main(args=None if argv is None else list(argv), prog_name="anchorlens", standalone_mode=False)
-    except click.ClickException as error:
+        code = cli.main(args=given, prog_name="anchorlens", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            note(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n")
+        note_error(error.format_message())
+        sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        note("\nStopped. Nothing was written.")
+        note("\nStopped.")
         sys.exit(1)
     except OSError as error:
-        note(f"Error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}. Nothing was written.")
-        sys.exit(1)
+        note_error(describe_os_error(error))
+        sys.exit(2 if error.errno == errno.ENAMETOOLONG else 1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,9 +1,10 @@
 """Measure a study from the command line, or print its cost; finished sweeps are saved even if a later one fails."""
 
+import errno
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anchorlens.cli.output import note, outcome_json, show_claims, show_result, with_options
+from anchorlens.cli.output import describe_os_error, note, note_error, outcome_json, show_claims, show_result, with_options
 from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
@@ -36,7 +37,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             show_result(result)
 
     try:
-        with _sigterm_as_interrupt():
+        with _signals_handled_by(_interrupt, signal.SIGTERM):
             run_study(
                 study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
                 executor=executor_of_options(given), outcome=done, on_result=show,
@@ -52,13 +53,16 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             error.args = (f"{error} {done.kept}",)
         raise
     except KeyboardInterrupt:
-        _stop(f"\nStopped. {done.kept}")
+        with _signals_handled_by(signal.SIG_IGN):  # so that a second Ctrl-C leaves the message whole
+            _stop(f"\nStopped. {done.kept}")
     except OSError as error:
-        _stop(f"Error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}. {done.kept}")
+        if error.errno == errno.ENAMETOOLONG:  # invalid input, found before the first sweep
+            raise
+        _stop(f"{describe_os_error(error)} {done.kept}", note_error)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        _stop(f"Error: memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}")
+        _stop(f"memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}", note_error)
     if not given["as_json"]:
         show_claims(done.results)
     if done.job is not None and not done.results:
@@ -69,8 +73,8 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
         _stop(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
 
 
-def _stop(message: str) -> None:
-    note(with_options(message))
+def _stop(message: str, show: Callable[[str], None] = note) -> None:
+    show(with_options(message))
     sys.exit(1)
 
 
@@ -88,18 +92,20 @@ def _show_job(done: "Outcome", *, as_json: bool) -> None:
     click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {done.out}")
 
 
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def _interrupt(*_: object) -> None:
     """Treat SIGTERM, which schedulers send before SIGKILL, as Ctrl-C, so that finished shards are kept."""
+    raise KeyboardInterrupt
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+@contextmanager
+def _signals_handled_by(handler: Any, *signals: signal.Signals) -> Iterator[None]:
+    """Replace the handlers of SIGINT and SIGTERM, or of the given signals, during a ``with`` statement."""
+    before = {one: signal.signal(one, handler) for one in signals or (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, was in before.items():
+            signal.signal(one, was)
 
 
 def _figure(outcome: "Outcome") -> str:

@@ -11,6 +11,9 @@ import click
 from anchorlens.cli.output import note
 from anchorlens.cli.shared_options import EXECUTION_OPTIONS
 from anchorlens.errors import RunError
+from anchorlens.protocols.registry import PROTOCOLS, specification_of
+
+_OTHER_VERSION = "This run was begun by another version of anchorlens. Repeat its command with --resume and without --job."
 
 EPILOG = """\b
 Examples:
@@ -54,19 +57,19 @@ def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite
 
 def _rerun_command(command: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     """Repeat a command, from its original working directory if that exists."""
-    given = {**command["given"], "restart": False, **dict.fromkeys(EXECUTION_OPTIONS), **changed}
-    folder = Path(command["folder"])
-    if folder.is_dir():
+    name, given, folder = (command.get(key) for key in ("name", "given", "folder"))
+    if name not in ("run", *PROTOCOLS) or not isinstance(given, dict) or not isinstance(folder, str):
+        raise RunError(_OTHER_VERSION)
+    given = {**given, "dry_run": False, "restart": False, **dict.fromkeys(EXECUTION_OPTIONS), **changed}
+    if Path(folder).is_dir():
         os.chdir(folder)
-    name = command["name"]
     if name == "run":
         from anchorlens.cli.study_command import measure_study as measure
         from anchorlens.cli.study_command import run_command as shown
     else:
         from anchorlens.cli.protocol_command import measure_protocol, protocol_command
-        from anchorlens.protocols.registry import specification_of
 
         shown, measure = protocol_command(name), partial(measure_protocol, specification_of(name))
     if {one.name for one in shown.params if one.expose_value} != set(given):
-        raise RunError("This run was begun by another version of anchorlens. Repeat its command with --resume and without --job.")
+        raise RunError(_OTHER_VERSION)
     measure(given)

@@ -23,6 +23,16 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+def note_error(text: str) -> None:
+    """Print an error as one line; long words and lines, which are values of the user, are cut."""
+    line = re.sub(r"(\S{60})\S{240,}?([.,:;')]*)(?=\s|$)", r"\1…\2", " ".join(text.split("\n")))
+    note(f"Error: {line if len(line) <= 1200 else f'{line[:900]} … {line[-200:]}'}")
+
+
+def describe_os_error(error: OSError) -> str:
+    return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}."
+
+
 def with_options(text: str, command: click.Command | None = None, arguments: Iterable[str] = ()) -> str:
     """Append the options of the arguments that an error carries or a message writes as ``name=`` outside quotes.
 
@@ -105,8 +115,8 @@ def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], r
     for row in rows:
         table.add_row(*row)
     console = Console()
-    # Piped output has no width; 80 columns would fold rows and break grep.
-    Console(width=console.width if console.is_terminal else 160, soft_wrap=False).print(table)
+    # Piped output has no width; 80 columns would fold rows and break grep. Names may hold brackets and colons.
+    Console(width=console.width if console.is_terminal else 160, soft_wrap=False, markup=False, emoji=False).print(table)
 
 
 def listing(title: str, things: Iterable[Any], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import click
 from typing_extensions import override
 
 from anchorlens.cli.measure import measure, plan_only
-from anchorlens.cli.shared_options import check_out, data_files, output_options, read_config
+from anchorlens.cli.shared_options import check_output_options, data_files, output_options, read_config
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Int, Kind, group_arguments
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
@@ -125,7 +125,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
             raise click.UsageError(f"--{key} is missing. See `anchorlens {spec.NAME} --help` for examples.")
     values = {name: given[name] for name in flags_of(spec) if given[name] is not None}
     made = spec(**values, progress=not given["quiet"])
-    check_out(given, spec.NAME)
+    check_output_options(given, spec.NAME)
     from anchorlens.questions.columns import parse_columns
     from anchorlens.running.study import DatasetSpec, Study
 

@@ -38,14 +38,21 @@ def output_options() -> list[click.Parameter]:
     ]  # fmt: skip
 
 
-def check_out(given: Mapping[str, Any], command: str) -> None:
-    """Raise if ``--out`` is missing, or holds a run that must not be replaced."""
+def check_output_options(given: Mapping[str, Any], command: str) -> None:
+    """Raise if an option of :func:`output_options` is invalid, or ``--out`` holds a run that must not be replaced."""
+    from anchorlens.runs.jobs import parse_job
+
+    job, replaces = parse_job(given["job"]), {name: given[name] for name in ("overwrite", "resume", "restart")}
     if given["out"]:
         from anchorlens.runs.store import check_target
 
-        check_target(given["out"], overwrite=any(given[name] for name in ("overwrite", "resume", "restart", "job")))
+        check_target(given["out"], overwrite=any(replaces.values()) or job is not None)
     elif not given["dry_run"]:
         raise click.UsageError(f"--out is missing. See `anchorlens {command} --help` for examples.")
+    from anchorlens.running.run_storage import check_run_options
+
+    check_run_options(given["out"] or "", **replaces, job=job)
+    executor_of_options(given)
 
 
 def read_config(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
@@ -65,7 +72,7 @@ def read_config(ctx: click.Context, param: click.Parameter, value: str | None) -
         if known[name].multiple:  # pyright: ignore[reportAttributeAccessIssue]
             defaults[name] = items
         else:
-            defaults[name] = ",".join(items) if isinstance(item, list) else item
+            defaults[name] = ",".join(items)  # text, because click would round 2.5 to a whole number
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return value
 
@@ -91,12 +98,12 @@ def data_files(datasets: Sequence[str], files: Sequence[str], flag: str = "--dat
 
 def executor_of_options(given: Mapping[str, Any]) -> "RayExecutor | None":
     """Return the Ray executor of the options; None to measure in this process."""
-    from anchorlens.running.executors import RayExecutor, executor_of
-
     own = {name: given[name] for name in ("workers", "address", "gpus_per_worker") if given[name] is not None}
     if given["executor"] is None:
         if own:
             raise InputError(f"{next(iter(own))}= needs executor='ray'.", argument=next(iter(own)))
         return None
+    from anchorlens.running.executors import RayExecutor, executor_of
+
     executor_of(given["executor"])
     return RayExecutor(**own)

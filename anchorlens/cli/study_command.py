@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from anchorlens.cli.shared_options import check_out, output_options
+from anchorlens.cli.shared_options import check_output_options, output_options
 
 EPILOG = """\b
 Examples:
@@ -37,7 +37,7 @@ def run_command(**given: Any) -> None:
 
 
 def measure_study(given: Mapping[str, Any]) -> None:
-    check_out(given, "run")
+    check_output_options(given, "run")
     from dataclasses import replace
 
     from anchorlens.cli.measure import measure, plan_only

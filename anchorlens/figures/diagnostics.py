@@ -1,5 +1,6 @@
 """Diagnostic figures: the probe's AUC and the sizes of the pathways by layer, and a heatmap of all roles."""
 
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -88,20 +89,21 @@ def plot_heatmap(
         layers = range(int(wide.columns.min()), int(wide.columns.max()) + 1)  # layers that were not measured stay blank
         wide = wide.reindex(index=order[::-1], columns=layers)
         cells = go.Heatmap(
-            x=wide.columns.tolist(), y=wide.index.tolist(), z=wide.to_numpy(), coloraxis="coloraxis",
-            hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + labels.unit + "<extra></extra>",
+            x=wide.columns.tolist(), y=[escape(role, quote=False) for role in wide.index], z=wide.to_numpy(), coloraxis="coloraxis",
+            hovertemplate="%{y}, layer %{x}<br>%{z:.2f}" + escape(labels.unit, quote=False) + "<extra></extra>",
         )  # fmt: skip
         figure.add_trace(cells, row=k // columns + 1, col=k % columns + 1)
     largest, rows_are = float(points["effect"].abs().max()) or 1.0, "position" if points["position"].notna().any() else "anchor"
+    default = escape(f"{labels.name} by layer and {rows_are}", quote=False)
     figure.update_xaxes(title={"text": "Layer", "standoff": 6}, tickformat="d", **FRAME | {"showgrid": False})
     figure.update_yaxes(**FRAME | {"showgrid": False, "ticks": ""}, automargin=True)
     figure.update_layout(
         template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white",
-        title={"text": f"<b>{title or labels.name + ' by layer and ' + rows_are}</b>", "x": 0.02, "font": {"size": 17}},
+        title={"text": f"<b>{title or default}</b>", "x": 0.02, "font": {"size": 17}},
         height=inner + _AROUND + 30, width=width, margin={"t": 86, "b": 62, "l": 40, "r": 20},
         coloraxis={
             "colorscale": _PALETTE, "cmin": -largest, "cmax": largest, "cmid": 0,
-            "colorbar": {"title": {"text": labels.axis}},
+            "colorbar": {"title": {"text": escape(labels.axis, quote=False)}},
         },
     )  # fmt: skip
     return in_theme(figure, theme)

@@ -32,7 +32,7 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
     lines = _tokens(row["tokens"], row["marks"])
     key = " · ".join(f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(roles[role])}</span>' for role in row["marks"])
     facts = [row["label"] and f"answer {row['label']}", row["pathway"], f"{row['metric']} before {row['before']:.3f}"]
-    subtitle = " · ".join(filter(None, [*facts, key]))
+    subtitle = " · ".join([*(escape(fact) for fact in facts if fact), key])
     title = [f"<b>{escape(heading)}</b> {escape(row['id'])}", *lines, f'<span style="font-size:11px">{subtitle}</span>']
     figure.update_layout(
         title={
@@ -41,7 +41,7 @@ def example_figure(row: Mapping[str, Any], layers: Sequence[int], roles: Mapping
         },
         margin={"t": 24 + 18 * len(title), "l": 60, "r": 20, "b": 50}, height=340 + 18 * len(title),
         xaxis={"title": {"text": "Layer"}, "zeroline": False},
-        yaxis={"title": {"text": f"{row['change']} ({row['unit']})"}, "zerolinecolor": "#888888"},
+        yaxis={"title": {"text": escape(f"{row['change']} ({row['unit']})")}, "zerolinecolor": "#888888"},
         template="plotly_white", showlegend=True, legend={"groupclick": "toggleitem"},
     )  # fmt: skip
     return figure

@@ -12,7 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from anchorlens.display import short_repr
+from anchorlens.display import is_utf8, short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.layout import fit_figure
 
@@ -81,6 +81,8 @@ def check_target(fig: object, path: object, caller: str) -> Path:
 
 def write_file(target: Path, content: str | bytes) -> Path:
     """Write a file atomically, by renaming a temporary file in the same directory."""
+    if isinstance(content, str) and not is_utf8(content):
+        raise InputError(f"{target.name}: its text, such as the title, is not UTF-8: it has an unpaired surrogate. Remove it.")
     # The process id separates two writers of one path; the last one wins.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -102,7 +104,7 @@ def layout_script(plot: str) -> str:
 def _page(fig: go.Figure) -> str:
     name = "anchorlens-figure"
     script = layout_script(f'"{name}"')
-    inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=CONFIG)
+    inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=dict(CONFIG))
     layout = fig.to_dict()["layout"]
     text = layout.get("title", {}).get("text") or "anchorlens figure"
     plain = " ".join(unescape(sub(r"<[^>]*>", " ", text.split("<br>")[0])).split())

@@ -52,8 +52,8 @@ def pick_device(device: object) -> str:
         return "cuda" if cards else "mps" if mps else "cpu"
     try:
         wanted = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={device!r}: no such device. Give 'cuda', 'mps' or 'cpu'.", argument="device") from error
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"device={short_repr(device)}: no such device. Give 'cuda', 'mps' or 'cpu'.", argument="device") from error
     if (wanted.index or 0) >= {"cuda": cards, "mps": int(mps), "cpu": 1}.get(wanted.type, 0):
         raise InputError(
             f"device={str(wanted)!r}: this machine has a CPU, {cards} CUDA devices and {int(mps)} Apple GPUs. Use device='cpu'.",

@@ -91,11 +91,12 @@ class Choices(Kind):
 
 @dataclass(frozen=True)
 class Int(Kind):
-    """A whole number of at least ``least``, the string ``word`` if given, or None if ``none`` describes it."""
+    """A whole number from ``least`` to ``most``, the string ``word`` if given, or None if ``none`` describes it."""
 
     least: int = 0
     none: str = ""
     word: str = ""
+    most: int = 2**31 - 1
     metavar: ClassVar[str] = "N"
 
     @override
@@ -108,6 +109,8 @@ class Int(Kind):
             raise InputError(f"{name}={short_repr(value)} must be a whole number{also}.")
         if number < self.least:
             raise InputError(f"{name}={number} must be at least {self.least}{also}.")
+        if number > self.most:
+            raise InputError(f"{name}={short_repr(number)} must be at most {self.most}{also}.")
         return number
 
 

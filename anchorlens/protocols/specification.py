@@ -30,11 +30,15 @@ S = TypeVar("S", bound="Specification")
 def read_toml(source: str | Path) -> dict[str, Any]:
     """Parse a TOML text or file. Raise InputError if it cannot be read or is not TOML."""
     try:
-        return tomllib.loads(source.read_text(encoding="utf8") if isinstance(source, Path) else source)
-    except tomllib.TOMLDecodeError as error:
+        text = source.read_text(encoding="utf8") if isinstance(source, Path) else source
+    except UnicodeDecodeError as error:
+        raise InputError(f"Cannot read {source}: it is not UTF-8.") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise InputError(f"Cannot read {source}: {getattr(error, 'strerror', error)}.") from error
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more than 4,300 digits
         raise InputError(f"{source if isinstance(source, Path) else 'The text'} is not TOML: {error}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read {source}: {getattr(error, 'strerror', 'it is not UTF-8')}.") from error
 
 
 class PromptLike(Kind):
@@ -66,10 +70,12 @@ class Specification(BaseModel):
     DATA: ClassVar[str] = "questions"
 
     layers: Annotated[LayersLike, Indices()] = LAYERS
-    n_resamples: Annotated[int, Int(2)] = argument(
+    n_resamples: Annotated[int, Int(2, most=10**6)] = argument(
         1000, "Number of bootstrap resamples for the bands.", group="statistics", flag="--resamples"
     )
-    seed: Annotated[int, Int()] = argument(0, "Random seed of all draws; no global state is changed.", group="statistics")
+    seed: Annotated[int, Int(most=2**63 - 1)] = argument(
+        0, "Random seed of all draws; no global state is changed.", group="statistics"
+    )
     batch_size: Annotated[int | None, Int(1, none="what fits")] = argument(
         None, "Number of rows in one pass. If None, chosen for the available memory.", execution_only=True
     )

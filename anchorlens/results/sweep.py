@@ -385,11 +385,12 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         title = self.protocol.title
-        head = f"<b>{title[0].upper()}{title[1:]}</b>: {self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points"
+        about = escape(f"{self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points")
         # JupyterLab breaks lines of a <pre> inside words.
         said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
         caption, table = self._own_table()
-        return f"{said}<p>{head}<br>{escape(caption)}</p>{table.to_html(index=False, float_format='{:.2f}'.format, max_rows=_ROWS)}"
+        head = f"<p><b>{title[0].upper()}{title[1:]}</b>: {about}<br>{escape(caption)}</p>"
+        return said + head + table.to_html(index=False, float_format="{:.2f}".format, max_rows=_ROWS)
 
     def _own_table(self) -> tuple[str, pd.DataFrame]:
         """Return title and rows of the command line's table, without model, data set and empty columns."""

@@ -5,13 +5,16 @@ result. Ray restarts a dead worker and repeats its call; every call has the whol
 """
 
 import os
+import re
+import secrets
 import signal
 import socket
+import tempfile
 import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,6 +38,7 @@ from anchorlens.runs.provenance import command_line
 from anchorlens.warn import warn
 
 _RETRIES = 2  # repetitions of a call after its worker died
+_ADDRESS = re.compile(r"auto|(\w+://)?([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class RayExecutor:
     def __post_init__(self) -> None:
         if self.workers is not None and (as_int(self.workers) or 0) < 1:
             raise InputError(f"workers={short_repr(self.workers)} must be a whole number of at least 1.", argument="workers")
-        if self.address is not None and not (isinstance(self.address, str) and self.address):
+        if self.address is not None and not (isinstance(self.address, str) and _ADDRESS.fullmatch(self.address)):
             raise InputError(f"address={short_repr(self.address)} must be 'auto' or 'host:port'.", argument="address")
         gpus = self.gpus_per_worker
         is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
@@ -344,7 +348,8 @@ def _connect(executor: RayExecutor, threads: int) -> None:
         host, _, port = (executor.address or "").rpartition(":")
         if host and port.isdigit() and "/" not in host:  # Ray waits for minutes if nothing listens
             socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
-        _ray().init(**options)
+        with _on_loopback() if executor.address is None else nullcontext():
+            _ray().init(**options)
     except (OSError, ValueError, RuntimeError) as why:
         raise InputError(
             f"address={executor.address!r}: no Ray cluster answers ({str(why).splitlines()[0]}). Start one with `ray start --head`, "
@@ -354,6 +359,31 @@ def _connect(executor: RayExecutor, threads: int) -> None:
     # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C does.
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let a cluster that is started in the block listen on 127.0.0.1 only, and its token be readable by this user only."""
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        _create_token(Path.home() / ".ray" / "auth_token")
+    constants = import_module("ray._private.ray_constants")
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False  # Ray's default on macOS and Windows
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _create_token(file: Path) -> None:
+    """Create the file of Ray's token with mode 0600; Ray itself creates it with 0644."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    if not file.exists():
+        with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # has mode 0600
+            made.write(secrets.token_hex(32))
+            made.flush()
+            with suppress(FileExistsError):  # another process was faster
+                os.link(made.name, file)
+    file.chmod(0o600)
 
 
 def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> tuple[int, float]:

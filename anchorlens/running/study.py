@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from anchorlens.display import short_repr
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
-from anchorlens.models.source import check_model
+from anchorlens.models.source import check_model, existing_path
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.pairs import load_pairs
 from anchorlens.prompts.sweep_context import DataSource
@@ -59,8 +60,12 @@ class DatasetSpec:
 
     def load(self, source: DataSource = QUESTIONS) -> PromptDataset:
         """Load questions or, for another source, prompt pairs. Raise InputError for an argument that pairs do not have."""
-        if source is QUESTIONS:
-            return load_qa(**vars(self))
+        try:
+            return load_qa(**vars(self)) if source is QUESTIONS else self._load_pairs()
+        except OSError as error:
+            raise InputError(f"{error.filename or self.path or self.name}: {error.strerror or error}.", argument="path") from error
+
+    def _load_pairs(self) -> PromptDataset:
         for one in fields(self):
             if (value := getattr(self, one.name)) != one.default and one.name in ("seed", "columns", "spans", "answers_sep"):
                 raise InputError(f"{one.name}={short_repr(value)}: is only for questions. Leave it out.", argument=one.name)
@@ -102,6 +107,8 @@ class Study:
             if name == "data":
                 listed = [DatasetSpec(str(one)) if isinstance(one, (str, os.PathLike)) else one for one in listed]
             object.__setattr__(self, name, tuple(listed))
+        if not isinstance(self.stream, bool):
+            raise InputError(f"stream={short_repr(self.stream)}: not a bool. Give True, or leave it out.", argument="stream")
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
@@ -184,10 +191,16 @@ def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, A
 def _data_request(table: dict[str, Any], file: Path) -> DatasetSpec:
     """Return the data set of a table; paths are relative to the study file."""
     _check_keys(table, [one.name for one in fields(DatasetSpec)], f"{file}: [[data]] has an unknown key")
-    if "path" not in table and (file.parent / str(table.get("name"))).is_file():
+    for key in ("name", "path"):
+        if not isinstance(table.get(key, ""), str):
+            raise InputError(f"{file}: [[data]] {key}={short_repr(table[key])} must be text.", argument=key)
+    if "path" not in table and (beside := existing_path(str(file.parent / table.get("name", "")))) and beside.is_file():
         table["path"] = table.pop("name")
     if "path" in table:
-        table["path"] = str(file.parent / Path(str(table["path"])).expanduser())
+        path = Path(table["path"])
+        with suppress(RuntimeError):  # no such user
+            path = path.expanduser()
+        table["path"] = str(file.parent / path)
     return DatasetSpec(**{"name": None, **table})
 
 

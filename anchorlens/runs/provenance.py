@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -40,8 +42,13 @@ def code_sha256() -> str:
 
 
 def command_line() -> str:
-    """Return the command of this process."""
-    return " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
+    """Return the command of this process, with paths relative to the current folder (``./``) or the home folder (``~/``)."""
+    text = " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises for a user without a home folder
+    for folder, short in ((Path.cwd(), "."), (Path(home), "~")):
+        if folder != folder.parent:  # not the root, where everything lies
+            text = re.sub(rf"(?<![^\s=]){re.escape(str(folder))}(?![^\s/])", short, text)
+    return text
 
 
 def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, object]:

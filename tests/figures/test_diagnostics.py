@@ -1,8 +1,10 @@
 """The probe's AUC, sizes of pathways, the heatmap: the frame's numbers, and a reason where there are none."""
 
+import pandas as pd
 import pytest
 
 from anchorlens.errors import InputError
+from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.diagnostics import plot_heatmap, plot_pathway_sizes, plot_probe_auc
 
 from .seen import only_curve, said, titles
@@ -49,6 +51,26 @@ def test_heatmap_has_a_row_for_each_role_and_the_question_on_top():
     scale = figure.layout.coloraxis
     assert (scale.cmin, scale.cmid) == (-scale.cmax, 0)
     assert scale.cmax == frame.loc[frame["control"] == "none", "effect"].abs().max()
+
+
+def strings(value):
+    """Every string of a figure that is shown."""
+    if isinstance(value, dict):
+        return [one for key, inner in value.items() if key not in ("legendgroup", "meta", "template") for one in strings(inner)]
+    if isinstance(value, list | tuple):
+        return [one for inner in value for one in strings(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("plot", [plot_curves, plot_heatmap])
+@pytest.mark.parametrize("name", ["model", "dataset", "anchor", "protocol", "prompt", "control", "readout", "metric", "unit"])
+def test_names_from_a_run_are_no_markup_in_a_figure(plot, name):
+    frame = swap_frame(MODELS, ("popqa",), ("subject",)).assign(position=float("nan"))
+    other = frame.assign(**{name: "<i>NAME</i>", "run_id": "other", "layer": frame["layer"] + 100})
+    if name in ("readout", "metric", "unit"):  # one figure has one of them
+        frame, other = other, other.assign(layer=other["layer"] + 100, dataset="nq")
+    shown = strings(plot(pd.concat([frame, other]), width=1000).to_dict())
+    assert [one for one in shown if "<i>" in one] == []
 
 
 def test_heatmap_sorts_positions_as_numbers():

@@ -37,6 +37,12 @@ def test_same_figure_same_bytes_by_either_function_and_nothing_left_behind(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.HTM", "b.html"]
 
 
+def test_a_title_that_is_not_utf8_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"^a.html: .* unpaired surrogate. Remove it"):
+        save_html(plot_curves(swap_frame({"m": 3}, ("popqa",)), title="a\udcff"), tmp_path / "a.html")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_failed_write_keeps_the_older_page(tmp_path, monkeypatch):
     target = tmp_path / "figure.html"
     target.write_text("an older page")

@@ -12,6 +12,7 @@ import anchorlens as al
 from anchorlens.cli.entry import main
 from anchorlens.cli.output import outcome_json, show_claims
 from anchorlens.errors import InputError, RunError
+from anchorlens.figures.export import save_html
 from anchorlens.report.contents import count_drops, facts_of, findings_table, studies_of, tables_of
 from anchorlens.report.page import render
 from anchorlens.results.example_view import example_rows
@@ -97,6 +98,12 @@ def test_what_a_question_says_is_no_markup(tiny_model):
     assert "49" not in page.split("<h1>")[1].split("</h1>")[0]
     assert any(row["question"] == HOSTILE for row in data_in(page)["sweeps"][0]["rows"])
     assert "<b>" not in result.plot_example(result.example_ids[0]).layout.title.text.split("<br>", 1)[1].replace("<b><span", "")
+
+
+def test_a_report_has_the_same_bytes_after_figures_were_drawn(sweeps, tmp_path):
+    before = render(sweeps, "One")
+    save_html(sweeps[0].plot_example(0), tmp_path / "figure.html")
+    assert render(sweeps, "One") == before
 
 
 def test_what_was_dropped_and_where_it_comes_from(sweeps):

@@ -1,6 +1,7 @@
 """A sweep's result: what it says of itself."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,14 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     assert "<table" in sweep._repr_html_()
     assert "n = 5" in sweep._repr_html_()
     assert "<pre style='white-space: pre-wrap; word-break: normal'>Nothing is claimed" in sweep._repr_html_()
+
+
+def test_names_of_model_and_data_are_no_markup_in_a_notebook(sweep):
+    record = {**sweep.record, "model": {"name": "<script>m</script>"}, "data": {"name": "<img src=x>"}}
+    page = replace(sweep, record=record)._repr_html_()
+    assert "&lt;script&gt;m&lt;/script&gt; on &lt;img src=x&gt;, n = 5" in page
+    assert "<script" not in page
+    assert "<img" not in page
 
 
 def test_curves_of_one_quantity(sweep):

@@ -21,6 +21,7 @@ from anchorlens.runs.merging import copy_parts, refuse_missing
 from anchorlens.runs.status import status_of
 from tests.questions.make import capitals
 from tests.running.kills import fork, hashes, interrupt, kills
+from tests.shell import ROOT
 from tests.tiers import fast
 
 pytestmark = [pytest.mark.usefixtures("small_shards"), pytest.mark.filterwarnings("ignore:Few rows")]
@@ -194,7 +195,8 @@ def test_executors_by_name(installed):
 @pytest.mark.parametrize(
     ("make", "given"),
     [
-        *((RayExecutor, {name: value}) for name, value in (("workers", 0), ("workers", True), ("address", ""))),
+        *((RayExecutor, {name: value}) for name, value in (("workers", 0), ("workers", True))),
+        *((RayExecutor, {"address": value}) for value in ("", "::::", "host", "host:port", "local", " a:1", "a:123456", 3)),
         *((RayExecutor, {"gpus_per_worker": value}) for value in (-1, 1.5)),
         *((lambda executor: executor_of(executor), {"executor": value}) for value in ("dask", 2, ["ray"])),
     ],
@@ -202,6 +204,22 @@ def test_executors_by_name(installed):
 def test_executors_and_options_that_do_not_exist(make, given, installed, unchecked):
     with pytest.raises(InputError, match=f"^{next(iter(given))}=.* must be"):
         make(**given)
+
+
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "node-1.cluster:6379", "[::1]:6379", "ray://head:10001"])
+def test_addresses_of_clusters(address, installed):
+    assert RayExecutor(address=address).address == address
+
+
+def test_the_token_of_ray_is_readable_by_its_owner_only(tmp_path):
+    file = tmp_path / ".ray" / "auth_token"
+    executors._create_token(file)
+    token = file.read_text()
+    assert len(token) == 64
+    file.chmod(0o644)  # as Ray leaves it
+    executors._create_token(file)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == (token, 0o600)
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_without_ray_the_message_names_the_extra(monkeypatch, tmp_path, tiny):
@@ -255,6 +273,27 @@ def test_a_cluster_that_is_not_there(tiny):
     code += "al.RayExecutor(address='127.0.0.1:1'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "InputError: address='127.0.0.1:1': no Ray cluster answers" in done.stderr
+
+
+_LISTENS = """
+import os, psutil, ray
+from anchorlens.running.executors import RayExecutor, open_executor
+
+with open_executor(RayExecutor(workers=1)):
+    for process in psutil.Process().children(recursive=True):
+        print(*{one.laddr.ip for one in process.net_connections() if one.status == "LISTEN"}, sep="\\n")
+print(oct(os.stat(os.path.expanduser("~/.ray/auth_token")).st_mode & 0o777))
+"""
+
+
+@pytest.mark.slow
+def test_a_local_cluster_listens_on_this_machine_only(tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'anchorlens[ray]'")
+    env = {**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", _LISTENS], capture_output=True, text=True, env=env, cwd=ROOT)
+    *listens, mode = done.stdout.split()
+    assert {one.removeprefix("::ffff:") for one in listens} == {"127.0.0.1"}, done.stderr[-1000:]
+    assert mode == "0o600"
 
 
 @pytest.mark.slow

@@ -103,7 +103,9 @@ def test_arguments_of_refused_combinations_are_named():
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "given", [{"data": 3}, {"specifications": ["swap"]}, {"models": None}, {"models": []}, {"models": ["m", "m"]}], ids=str
+    "given",
+    [{"data": 3}, {"specifications": ["swap"]}, {"models": None}, {"models": []}, {"models": ["m", "m"]}, {"stream": "no"}],
+    ids=str,
 )
 def test_invalid_values_of_a_study(given):
     with pytest.raises(al.InputError):

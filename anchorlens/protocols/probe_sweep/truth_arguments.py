@@ -27,7 +27,7 @@ class TruthSpecification(QuestionSpecification):
         group="truth",
     )
     probe_site: Annotated[str, Choice(PROBE_SITES)] = argument("resid_post", "Hook site of the truth probe.", group="truth")
-    n_splits: Annotated[int, Int(1)] = argument(
+    n_splits: Annotated[int, Int(1, most=10**4)] = argument(
         5,
         "Number of splits of truth readouts. Questions form as many blocks; each is tested once, by probes fitted on the others. "
         "With 1 split, 40 % of the questions are tested.",
