@@ -100,8 +100,8 @@ def claim_rows(claims: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     lost = f"{NOT_DETECTED} after Holm over {n_sweeps(claims)} sweeps"
     rows = [
         [
-            f"{one.protocol}: {one.model} on {one.dataset}", one.quantity, str(one.layer), f"{one.value:+.{decimals(one.quantity)}f}",
-            _p(one.p), _p(one.p_holm), one.status if one.status == one.status_alone else lost,
+            f"{one.protocol}: {one.model} on {one.dataset}", one.quantity, str(one.layer),
+            f"{one.value:+.{decimals(one.quantity)}f}", _p(one.p), _p(one.p_holm), one.status if one.status == one.status_alone else lost,
         ]
         for one in shown.itertuples()
     ]  # fmt: skip

@@ -102,7 +102,7 @@ def save_run(
     entries = [
         {
             "run_id": sweep.run_id, **sweep.record, "verdict": str(sweep.findings), "findings": sweep.findings.to_dict(),
-            "rows": {name: len(own[i]) for name, own in computed.items()},
+            "rows": {name: len(own[i]) for name, own in (frames | computed).items()},
         }
         for i, sweep in enumerate(sweeps)
     ]  # fmt: skip

@@ -30,13 +30,12 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
         RunError: If the run is missing or damaged, or the schema has another version.
     """
     folder, record = to_path(path, "path"), read_record(path)
-    samples, examples = read_table(folder, "samples"), read_table(folder, "examples")
     results: list[SweepResult] = []
-    for sweep, stored in zip(record["sweeps"], _stored_tables(folder, record), strict=True):
+    for sweep, stored in zip(record["sweeps"], _tables_of_sweeps(folder, record), strict=True):
         run_id, analysis = sweep["run_id"], analysis_of(sweep["config"]["protocol"])
-        rows = samples[samples["run_id"] == run_id].assign(**settings_of(sweep["config"]))
+        rows = stored.pop("samples").assign(**settings_of(sweep["config"]))
         rest = {key: value for key, value in sweep.items() if key not in ("run_id", "verdict", "findings", "rows")}
-        result = analysis.result.make(analysis, rows, examples[examples["run_id"] == run_id], rest, run_id)
+        result = analysis.result.make(analysis, rows, stored.pop("examples"), rest, run_id)
         home = folder / "probes" / run_id
         results.append(result.with_probes(home if home.is_dir() else {}).with_tables(stored))
     return results
@@ -57,10 +56,10 @@ def results_of(given: Any) -> Any:
     return given
 
 
-def _stored_tables(folder: Path, record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
-    """Return the stored ``curves`` and ``contrasts`` of each sweep."""
+def _tables_of_sweeps(folder: Path, record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
+    """Return the rows of each sweep in every table. Raise RunError if a table has other rows than the record counts."""
     found: list[dict[str, pd.DataFrame]] = [{} for _ in record["sweeps"]]
-    for name in ("curves", "contrasts"):
+    for name in TABLE_COLUMNS:
         there = (folder / f"{name}.parquet").is_file()
         table = read_table(folder, name) if there else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
         starts = list(accumulate((sweep["rows"].get(name, 0) for sweep in record["sweeps"]), initial=0))

@@ -19,17 +19,20 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import RootModel
 
 from anchorlens.errors import RunError
 from anchorlens.runs.files import check_parts, parts_of, remove_parts, write_first, write_whole
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.locks import lock_run
+from anchorlens.runs.validation import NOTES, PARTS, check_form
 from anchorlens.warn import warn
 
 _VERSION = 2
 # Key of the notes in the metadata of a shard's file.
 _NOTES = b"anchorlens"
 _MISSING = object()
+_CURE = "Start over with restart=True."
 
 
 class Journal:
@@ -226,9 +229,12 @@ def shard_name(number: int, data: bytes) -> str:
 def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON file of the parts. Raise RunError if it is damaged."""
     try:
-        return json.loads(file.read_text(encoding="utf8"))
-    except (OSError, ValueError) as why:
-        raise RunError(f"{file} is damaged ({why}). Start over with restart=True.") from why
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as why:
+        raise RunError(f"{file} is damaged ({why}). {_CURE}") from why
+    form = PARTS if file.name == "run.json" else NOTES.get(file.name, RootModel[dict[str, Any]])
+    check_form(file, value, form, _CURE)
+    return value
 
 
 def _text(value: Any) -> bytes:

@@ -1,12 +1,13 @@
 """Status of a run, read from its directory and its parts."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK, parts_of
@@ -16,6 +17,16 @@ from anchorlens.runs.store import read_record
 
 # Number of log lines that the rate is computed from.
 _RECENT = 20
+
+
+class _Event(BaseModel):
+    """Line of a log; other keys are not read."""
+
+    time: Annotated[str, AfterValidator(lambda text: datetime.fromisoformat(text) and text)]
+    sweep: int
+    event: str
+    seconds: float
+    rss_mb: int
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,11 @@ def _part(
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
-    """Read the lines of a log; incomplete lines are skipped."""
+    """Read the lines of a log; incomplete and damaged lines are skipped."""
     events: list[dict[str, Any]] = []
-    for line in file.read_text(encoding="utf8").splitlines() if file.is_file() else ():
-        with suppress(ValueError):
-            events.append(json.loads(line))
+    for line in file.read_text(encoding="utf8", errors="replace").splitlines() if file.is_file() else ():
+        with suppress(ValidationError):
+            events.append(_Event.model_validate_json(line).model_dump())
     return events
 
 

@@ -17,7 +17,7 @@ from anchorlens.missing_values import with_nulls
 from anchorlens.runs.checksums import check_file, listed_files, write_sums
 from anchorlens.runs.files import flush_folder, flush_tree, is_running, process_tag, remove_empty
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
-from anchorlens.runs.validation import LIST_TYPES, check_record, read_table
+from anchorlens.runs.validation import LIST_TYPES, RUN, check_form, read_table
 
 TABLES = ("examples", "samples", "curves")
 
@@ -157,7 +157,7 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     version = record.get("schema_version") if isinstance(record, dict) else SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise RunError(f"{folder} has schema version {version!r}, but only {SCHEMA_VERSION} can be read. Make the run again.")
-    check_record(file, record)
+    check_form(file, record, RUN)
     missing = [f"{name}.parquet" for name in TABLES if not (folder / f"{name}.parquet").is_file()]
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}. Make the run again.")

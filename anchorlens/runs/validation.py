@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from anchorlens.errors import RunError
 from anchorlens.missing_values import without_nulls
@@ -69,7 +69,9 @@ class _Sweep(_Part):
     rows: dict[str, int]
 
 
-class _Record(_Part):
+class _Run(_Part):
+    """Record of a run directory, ``OUT/run.json``."""
+
     schema_version: int
     created: str
     pending: list[str]
@@ -77,14 +79,47 @@ class _Record(_Part):
     sweeps: list[_Sweep]
 
 
-def check_record(file: Path, record: Any) -> None:
-    """Raise RunError, naming the first wrong entry, unless ``record`` has the form of run.json."""
+class _Planned(_Part):
+    protocol: str
+    model: str
+    data: dict[str, Any]
+    config: dict[str, Any]
+
+
+class _Parts(_Part):
+    """Record of an unfinished run, ``OUT.parts/run.json``."""
+
+    version: int
+    target: str
+    command: dict[str, Any] | None
+    sweeps: list[_Planned]
+
+
+class _Plan(_Part):
+    shards: Annotated[int, Field(ge=0)]
+
+
+class _Memory(_Part):
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class _Empty(_Part):
+    why: str
+
+
+RUN, PARTS = _Run, _Parts
+NOTES: dict[str, type[BaseModel]] = {"plan.json": _Plan, "free_memory.json": _Memory, "empty.json": _Empty}
+"""Form of the notes of a sweep, by file name; the others are only compared."""
+
+
+def check_form(file: Path, value: Any, form: type[BaseModel], cure: str = _AGAIN) -> None:
+    """Raise RunError, naming the first wrong entry, unless the value of a JSON file has this form."""
     try:
-        _Record.model_validate(record)
+        form.model_validate(value)
     except ValidationError as why:
         first = why.errors()[0]
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        raise RunError(f"{file} is damaged: {where or 'record'}: {first['msg']}. {_AGAIN}") from None
+        raise RunError(f"{file} is damaged: {where or 'content'}: {first['msg']}. {cure}") from None
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
@@ -101,7 +136,7 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         raise RunError(f"{file} is damaged: it lacks the columns {', '.join(missing)}. {_AGAIN}")
     for column in wanted:
         kind = schema.field(column).type
-        if not _fits(column, kind) and table[column].notna().any():  # a column without values may have any type
+        if not _fits(column, kind):
             raise RunError(f"{file} is damaged: column {column} has the type {kind}. {_AGAIN}")
     return without_nulls(table)
 
@@ -115,4 +150,4 @@ def _fits(column: str, kind: pa.DataType) -> bool:
         return pa.types.is_integer(kind)
     if column in _NUMBERS:
         return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)  # also columns without a value

@@ -14,18 +14,20 @@ from anchorlens.runs.checksums import find_changed_files, write_sums
 from anchorlens.runs.files import process_tag
 from anchorlens.runs.schema import SCHEMA_VERSION, TABLE_COLUMNS
 from anchorlens.runs.store import check_target, read_record, write_run
-from anchorlens.runs.validation import read_table
+from anchorlens.runs.validation import _FLAGS, _INTEGERS, _NUMBERS, read_table
 
 RUN_ID = "0123456789ab"
-LISTS = {"token_ids": [[1]], "tokens": [["a"]], "donor_ids": [[]]}
+ROW = dict.fromkeys(_INTEGERS, 0) | dict.fromkeys(_NUMBERS, 0.5) | dict.fromkeys(_FLAGS, False)
+ROW |= {"run_id": RUN_ID, "token_ids": [1], "tokens": ["a"], "donor_ids": []}
 TABLES = {
-    name: pd.DataFrame({"run_id": [RUN_ID]} | (LISTS if name == "examples" else {})).reindex(columns=list(TABLE_COLUMNS[name]))
+    name: pd.DataFrame([{column: ROW.get(column, "x") for column in TABLE_COLUMNS[name]}])
     for name in ("examples", "samples", "curves")
 }
 SWEEP = {
     "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"]},
     "model": {"name": "m", "weights_sha256": ""}, "data": {"name": "d", "source": "s", "sha256": ""},
-    "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {}, "rows": {"curves": 1},
+    "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {},
+    "rows": {"examples": 1, "samples": 1, "curves": 1},
 }  # fmt: skip
 # No process has this tag: the start of the machine's first process is later.
 DEAD = "1-0"
@@ -171,7 +173,7 @@ def retyped(path, table, change):
         (lambda p: edited(p, lambda r: r["sweeps"][0]["data"].pop("name")), r"sweeps\[0\]\.data\.name: Field required"),
         (lambda p: edited(p, lambda r: r["sweeps"][0].update(run_id="../../b")), r"sweeps\[0\]\.run_id: String should match"),
         (lambda p: edited(p, lambda r: r["sweeps"][0].update(counts=3)), r"sweeps\[0\]\.counts"),
-        (lambda p: edited(p, lambda r: r.update(schema_version=SCHEMA_VERSION - 1)), r"version 6, but only 7 can be read"),
+        (lambda p: edited(p, lambda r: r.update(schema_version=SCHEMA_VERSION - 1)), r"version 7, but only 8 can be read"),
         (lambda p: edited(p, lambda r: r.update(schema_version=99)), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
         (lambda p: (p / "samples.parquet").write_bytes(b"PAR1") and write_sums(p), "samples.parquet is damaged"),
