@@ -240,8 +240,8 @@ def main() -> None:
             found, done, message = run_case(runs, number, args.seed)
             counts[found] += 1
             if found in OUTCOMES[2:] or args.only is not None:
-                print(f"case {number}: {found}: {done}\n{message}", flush=True)
-    print(" | ".join(f"{name}: {counts[name]}" for name in OUTCOMES))
+                print(f"case {number}: {found}: {done}\n{message}", flush=True)  # noqa: T201
+    print(" | ".join(f"{name}: {counts[name]}" for name in OUTCOMES))  # noqa: T201
 
 
 if __name__ == "__main__":

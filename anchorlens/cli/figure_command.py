@@ -67,7 +67,7 @@ def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool
     if (folder := Path(out).absolute().parent).is_dir():
         check_place(folder)
     labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
-    if labels and len(set(labels)) != len(runs):
+    if labels and not len(set(labels)) == len(labels) == len(runs):
         raise InputError(
             f"--label: {len(set(labels))} different labels, {len(runs)} given runs. Give --label once for each run, in order."
         )

@@ -13,7 +13,7 @@ from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK, parts_of
 from anchorlens.runs.journal import read_json, shard_files
 from anchorlens.runs.locks import is_held, running_jobs
-from anchorlens.runs.store import read_record
+from anchorlens.runs.store import read_record, to_path
 
 # Number of log lines that the rate is computed from.
 _RECENT = 20
@@ -69,7 +69,10 @@ class RunStatus:
 
 def status_of(path: "str | Path") -> RunStatus:
     """Return the status of a run. Raise RunError if neither a run nor parts of one exist."""
-    target = Path(path)
+    target = to_path(path, "path")
+    target = target if target.name else target.absolute()  # the name of "."
+    if not target.name:
+        raise RunError(f"{target} is not a run. Give the path of a run directory.")
     parts = parts_of(target)
     has_run = (target / "run.json").is_file()
     if not (parts / "run.json").is_file():
