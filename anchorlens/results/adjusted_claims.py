@@ -101,7 +101,8 @@ def claim_rows(claims: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             f"{one.protocol}: {one.model} on {one.dataset}", one.quantity, str(one.layer),
-            f"{one.value:+.{decimals(one.quantity)}f}", _p(one.p), _p(one.p_holm), one.status if one.status == one.status_alone else lost,
+            f"{one.value:+.{decimals(one.quantity)}f}", _p(one.p), _p(one.p_holm),
+            one.status if one.status == one.status_alone else lost,
         ]
         for one in shown.itertuples()
     ]  # fmt: skip

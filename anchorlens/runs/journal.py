@@ -177,10 +177,10 @@ class SweepJournal:
             write_whole(file, data)
             self._log(event="shard", shard=number, rows=len(frame), **{k: v for k, v in notes.items() if k == "work"})
         except OSError as why:
-            raise RunError(
-                f"Shard {number} cannot be written to {self.folder} ({why.strerror}). {len(self._files)} shards are kept there: "
-                "make room and continue with resume=True."
-            ) from why
+            problem = f"Shard {number} cannot be written to {self.folder} ({why.strerror})."
+            if not self.folder.is_dir():
+                raise RunError(f"{problem} The folder was removed during the run, with the measured shards. Start again.") from why
+            raise RunError(f"{problem} {len(self._files)} shards are kept there: make room and continue with resume=True.") from why
         self._files[number] = file
         return _frame(data)[0], dict(notes)
 

@@ -19,10 +19,17 @@ from anchorlens.runs.store import read_record, to_path
 _RECENT = 20
 
 
+def _check_time(text: str) -> str:
+    """Raise ValueError unless a text is a time with its zone."""
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time zone is missing")
+    return text
+
+
 class _Event(BaseModel):
     """Line of a log; other keys are not read."""
 
-    time: Annotated[str, AfterValidator(lambda text: datetime.fromisoformat(text) and text)]
+    time: Annotated[str, AfterValidator(_check_time)]
     sweep: int
     event: str
     seconds: float
@@ -126,6 +133,7 @@ def ago(updated: str, now: datetime | None = None) -> str:
     if not updated:
         return ""
     seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(updated)).total_seconds()
+    seconds = max(seconds, 0)  # the clock was moved back
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"

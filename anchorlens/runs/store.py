@@ -109,6 +109,9 @@ def write_run(
         work.rename(target)
         flush_folder(target.parent)
         _remove_run(old, target)
+    except OSError as why:
+        kept = "The run that was there and stored shards are kept."
+        raise RunError(f"{target} cannot be written ({why.strerror or why}). {kept} Make room, or choose another path.") from why
     finally:
         if old.exists() and not target.exists():  # interrupted between the two renames
             old.rename(target)

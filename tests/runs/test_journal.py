@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+from datetime import datetime, timezone
 
 import pandas as pd
 import pytest
@@ -16,7 +18,7 @@ from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
 from anchorlens.runs.locks import is_held, running_jobs
 from anchorlens.runs.merging import EMPTY, command_of, copy_parts, missing_in, refuse_missing
-from anchorlens.runs.status import status_of
+from anchorlens.runs.status import ago, status_of
 
 SWEEPS = [{"protocol": "swap", "model": "m", "data": {"name": "d"}, "config": {"seed": 0}}]
 OTHER = [{**SWEEPS[0], "config": {"seed": 1}}]
@@ -222,6 +224,31 @@ def test_the_status_of_damaged_parts_is_refused(tmp_path, damaged):
     (parts_of(out) / damaged).write_text("{")
     with pytest.raises(RunError, match=rf"{damaged} is damaged"):
         status_of(out)
+
+
+def test_parts_that_are_removed_during_a_run_are_named(tmp_path):
+    said = r"The folder was removed during the run, with the measured shards\. Start again"
+    with whole(tmp_path / "out") as journal, pytest.raises(RunError, match=said):
+        measure(journal, 1)
+        shutil.rmtree(parts_of(tmp_path / "out") / "000")
+        journal.sweep(0).write(1, pd.DataFrame({"value": [1]}), {"work": 1.0})
+
+
+def test_a_clock_that_was_moved_back_gives_no_negative_time():
+    assert ago("2030-01-01T00:00:00+00:00", datetime(2029, 1, 1, tzinfo=timezone.utc)) == "0 s ago"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "[]", '{"event": "shard"}', "\xff", '{"time": "2030-01-01", "sweep": 0, "event": "shard", "seconds": 1, "rss_mb": 1}'],
+)
+def test_damaged_lines_of_a_log_are_skipped(line, tmp_path):
+    out = tmp_path / "out"
+    with whole(out) as journal:
+        measure(journal, 2)
+    log = parts_of(out) / "log.jsonl"
+    log.write_bytes(log.read_bytes() + line.encode("latin-1") + b"\n")
+    assert status_of(out).sweeps[0].done == 2
 
 
 def test_the_test_of_a_lock_makes_no_file_and_an_unreadable_lock_is_not_held(tmp_path, monkeypatch):

@@ -144,6 +144,23 @@ def test_a_run_is_on_the_disk_before_the_old_one_goes(tmp_path, monkeypatch):
     assert min(removed) > renamed[1] + 1
 
 
+def test_a_full_disk_at_the_last_write_leaves_the_old_run(tmp_path, monkeypatch):
+    run, real = save(tmp_path / "a"), os.fsync
+    before = (run / "run.json").read_bytes()
+
+    def full(opened):
+        if Path(f"/proc/self/fd/{opened}").readlink().name == "samples.parquet":
+            raise OSError(28, "No space left on device")
+        real(opened)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"a cannot be written \(No space left on device\).*kept.*Make room"):
+        save(run)
+    monkeypatch.undo()
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert (run / "run.json").read_bytes() == before
+
+
 def edited(path, change):
     """Change run.json, and write the sums again: the damage is one that the sums do not show."""
     record = json.loads((path / "run.json").read_text())
