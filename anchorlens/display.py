@@ -22,7 +22,11 @@ def as_int(value: object) -> int | None:
 
 def is_utf8(text: str) -> bool:
     """Return whether a text can be written as UTF-8: it has no unpaired surrogate."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def short_repr(value: object) -> str:

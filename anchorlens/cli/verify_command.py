@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -46,9 +47,11 @@ def verify_command(
     stored inputs by a full forward pass with hooks.
     """
     from anchorlens.questions.columns import parse_columns
-    from anchorlens.running.verify import MATCH, MISMATCH, load_recorded_data, verify_run
+    from anchorlens.running.verify import MATCH, MISMATCH, find_changes, find_damage, load_recorded_data, verify_run
     from anchorlens.runs.store import read_record
 
+    if find_damage(find_changes(Path(run))[0]):  # nothing of the run can be read, and no model is needed
+        model, data = (), ()
     sweeps = read_record(run)["sweeps"] if model or data else []
     models = data_files([one["model"]["name"] for one in sweeps], model, "--model", "model")
     files = data_files([one["data"]["name"] for one in sweeps], data)

@@ -65,6 +65,8 @@ def _tables_of_sweeps(folder: Path, record: Mapping[str, Any]) -> list[dict[str,
         starts = list(accumulate((sweep["rows"].get(name, 0) for sweep in record["sweeps"]), initial=0))
         if starts[-1] != len(table):
             raise RunError(f"{folder}: {name}.parquet has {len(table)} rows, run.json counts {starts[-1]}. Make the run again.")
-        for own, (start, end) in zip(found, pairwise(starts), strict=True):
+        for own, sweep, (start, end) in zip(found, record["sweeps"], pairwise(starts), strict=True):
             own[name] = table.iloc[start:end].reset_index(drop=True)
+            if "layer" in table and not own[name]["layer"].isin(sweep["config"]["layers"]).all():
+                raise RunError(f"{folder}: {name}.parquet has layers that were not measured. Make the run again.")
     return found

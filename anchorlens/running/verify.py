@@ -1,7 +1,7 @@
 """Verify a run directory: files and provenance without torch, then random cells with :mod:`anchorlens.running.remeasure`."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from anchorlens.runs.store import read_record
 
 MATCH, MISMATCH, DIFFERS, NOT_CHECKED = "match", "mismatch", "differs", "not checked"
 # Files that the checks below do not read.
-_NOT_READ = ("figure.html", SUMS)
+_NOT_READ = ("figure.html",)
 _SAMPLE = "sample:"
 
 
@@ -120,11 +120,11 @@ def verify_run(
     if (count := as_int(cells)) is None or count < 0:
         raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0.", argument="cells")
     folder, none = Path(path), pd.DataFrame()
-    changed, others = find_changed_files(folder)
+    changed, others = find_changes(folder)
     text = "; ".join(changed) or "all bytes match SHA256SUMS"
     more = f"; not part of the run: {join_words(others, 5)}" if others else ""
     checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
-    if any(line.split()[0] not in _NOT_READ for line in changed):
+    if find_damage(changed):
         return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), none)
     sweeps = read_record(folder)["sweeps"]
     checks += [_check_code(sweeps), *_check_data(folder, sweeps, data)]
@@ -138,6 +138,18 @@ def verify_run(
     found, frame = remeasure_cells(folder, count, seed, model, how, callables or {}, show_progress=show_progress)
     checks += [Check(*one) for one in found]
     return Verification(folder, tuple(checks), frame)
+
+
+def find_changes(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the result of :func:`find_changed_files`. Raise RunError if a folder has neither a record nor checksums."""
+    if not (folder / SUMS).is_file() and not (folder / "run.json").is_file():
+        read_record(folder)
+    return find_changed_files(folder)
+
+
+def find_damage(changed: Sequence[str]) -> list[str]:
+    """Return the lines of :func:`find_changed_files` that concern files which are read."""
+    return [line for line in changed if line.split()[0] not in _NOT_READ]
 
 
 def _check_code(sweeps: list[dict[str, Any]]) -> Check:

@@ -55,6 +55,11 @@ class _Config(_Part):
     seed: int
     layers: list[int]
     anchors: list[str]
+    prompt: str
+
+
+class _Noise(_Part):
+    floor: float | None = None
 
 
 class _Sweep(_Part):
@@ -63,6 +68,7 @@ class _Sweep(_Part):
     model: _Model
     data: _Data
     environment: _Environment
+    noise: _Noise | None = None
     counts: dict[str, Any]
     verdict: str
     findings: dict[str, Any]
@@ -138,6 +144,8 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         kind = schema.field(column).type
         if not _fits(column, kind):
             raise RunError(f"{file} is damaged: column {column} has the type {kind}. {_AGAIN}")
+    if "label" in wanted and not table["label"].dropna().isin((0, 1)).all():
+        raise RunError(f"{file} is damaged: column label has other values than 0 and 1. {_AGAIN}")
     return without_nulls(table)
 
 

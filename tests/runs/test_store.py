@@ -24,7 +24,7 @@ TABLES = {
     for name in ("examples", "samples", "curves")
 }
 SWEEP = {
-    "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"]},
+    "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa"},
     "model": {"name": "m", "weights_sha256": ""}, "data": {"name": "d", "source": "s", "sha256": ""},
     "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {},
     "rows": {"examples": 1, "samples": 1, "curves": 1},
