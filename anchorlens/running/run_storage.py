@@ -53,8 +53,10 @@ def open_run(
     """Open the storage of a run; at the end of the block its parts are removed, except for a job or after an error."""
     target = check_target(out, overwrite=True)
     replace = overwrite or ((resume or job is not None) and study_of(target) == as_json(sweeps))
-    check_target(target, overwrite=replace)  # before parts are discarded
+    if restart:
+        check_target(target, overwrite=replace)  # before parts are discarded
     with open_journal(target, sweeps, resume=resume, restart=restart, job=job, command=command) as journal:
+        check_target(target, overwrite=replace)
         yield OpenRun(target, journal, replace)
         if job is None:
             remove_parts(journal.folder)  # the run directory is written

@@ -62,6 +62,19 @@ class _Noise(_Part):
     floor: float | None = None
 
 
+class _Auc(_Part):
+    auc: float
+    ci_low: float
+    ci_high: float
+
+
+class _Probe(_Part):
+    probe_layer: int | None = None
+    probe_layers: list[int] = []
+    answer_text_auc: _Auc | None = None
+    qa_text_auc: _Auc | None = None
+
+
 class _Sweep(_Part):
     run_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # names a folder of probes
     config: _Config
@@ -69,6 +82,9 @@ class _Sweep(_Part):
     data: _Data
     environment: _Environment
     noise: _Noise | None = None
+    probe: _Probe | None = None
+    plan: dict[str, Any] = {}
+    checks: dict[str, Any] = {}
     counts: dict[str, Any]
     verdict: str
     findings: dict[str, Any]
