@@ -87,7 +87,7 @@ def _load(run: Path) -> str:
     parts: list[str] = []
     for one in al.load_run(run):
         frames = one.samples(), one.examples(), one.curves(controls=True), one.contrasts()
-        parts += [*map(text_of, frames), repr(one), one.verdict, one._repr_html_(), str(one.probes)]
+        parts += [*map(text_of, frames), repr(one), one.verdict, one._repr_html_(), one.probes.fingerprint if one.probes else ""]
     return "\n".join(parts)
 
 

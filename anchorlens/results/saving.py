@@ -12,6 +12,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_html
 from anchorlens.results.findings import Findings
+from anchorlens.runs.checksums import check_file
 from anchorlens.runs.schema import order_columns
 from anchorlens.runs.store import check_target, write_run
 from anchorlens.warn import warn
@@ -110,11 +111,13 @@ def save_run(
 
 
 def load_probes(folder: Path) -> "dict[str, anchorlens.probing.cross_fitting.CrossFittedProbes]":
-    """Load the probes of a saved sweep by control: ``none`` for those of the readout, else the name of a placebo.
+    """Load the probes of a saved sweep, ``RUN/probes/RUN_ID``, by control: ``none`` for the readout, else the name of a placebo.
 
     Raises:
         RunError: If a file is damaged or missing.
     """
+    for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+        check_file(folder.parents[1], file.relative_to(folder.parents[1]).as_posix())
     from safetensors import SafetensorError
 
     from anchorlens.probing.cross_fitting import CrossFittedProbes

@@ -6,15 +6,13 @@ result. Ray restarts a dead worker and repeats its call; every call has the whol
 
 import os
 import re
-import secrets
 import signal
 import socket
-import tempfile
 import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -32,6 +30,7 @@ from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
+from anchorlens.running.ray_network import local_cluster
 from anchorlens.running.runner import LocalRunner, Planned, Runner, Shard
 from anchorlens.runs.journal import differences
 from anchorlens.runs.provenance import command_line
@@ -348,7 +347,7 @@ def _connect(executor: RayExecutor, threads: int) -> None:
         host, _, port = (executor.address or "").rpartition(":")
         if host and port.isdigit() and "/" not in host:  # Ray waits for minutes if nothing listens
             socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
-        with _on_loopback() if executor.address is None else nullcontext():
+        with local_cluster() if executor.address is None else nullcontext():
             _ray().init(**options)
     except (OSError, ValueError, RuntimeError) as why:
         raise InputError(
@@ -359,31 +358,6 @@ def _connect(executor: RayExecutor, threads: int) -> None:
     # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C does.
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Let a cluster that is started in the block listen on 127.0.0.1 only, and its token be readable by this user only."""
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        _create_token(Path.home() / ".ray" / "auth_token")
-    constants: Any = import_module("ray._private.ray_constants")
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False  # Ray's default on macOS and Windows
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
-
-
-def _create_token(file: Path) -> None:
-    """Create the file of Ray's token with mode 0600; Ray itself creates it with 0644."""
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    if not file.exists():
-        with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # has mode 0600
-            made.write(secrets.token_hex(32))
-            made.flush()
-            with suppress(FileExistsError):  # another process was faster
-                os.link(made.name, file)
-    file.chmod(0o600)
 
 
 def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> tuple[int, float]:

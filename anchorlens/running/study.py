@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -197,10 +196,7 @@ def _data_request(table: dict[str, Any], file: Path) -> DatasetSpec:
     if "path" not in table and (beside := existing_path(str(file.parent / table.get("name", "")))) and beside.is_file():
         table["path"] = table.pop("name")
     if "path" in table:
-        path = Path(table["path"])
-        with suppress(RuntimeError):  # no such user
-            path = path.expanduser()
-        table["path"] = str(file.parent / path)
+        table["path"] = str(file.parent / os.path.expanduser(table["path"]))  # noqa: PTH111 - Path raises for an unknown user
     return DatasetSpec(**{"name": None, **table})
 
 

@@ -34,7 +34,7 @@ def parts_of(target: Path) -> Path:
 
 def check_parts(folder: Path) -> None:
     """Raise RunError unless a path is free or a folder that holds nothing but an unfinished run."""
-    fix = "Choose another path, or move them away."
+    fix = "Choose another path for the run, or move the files away."
     if not folder.is_dir():
         if folder.exists() or folder.is_symlink():
             raise RunError(f"{folder} exists and holds no parts of a run. {fix}")
@@ -66,17 +66,12 @@ def _is_sweep_part(file: Path) -> bool:
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
     """Remove the parts of a run; other files are kept. :func:`check_parts` comes first."""
     for one in _sweep_folders(folder):
-        remove_files(file for file in one.iterdir() if _is_sweep_part(file))
+        for file in filter(_is_sweep_part, list(one.iterdir())):
+            file.unlink(missing_ok=True)
     for file in folder.iterdir() if folder.is_dir() else ():
         if _PARTS.fullmatch(file.name) and not file.is_dir() and not (keep_locks and file.name.startswith(LOCK)):
             file.unlink(missing_ok=True)
     remove_empty(folder, *_sweep_folders(folder))
-
-
-def remove_files(files: Iterator[Path]) -> None:
-    """Remove files that are there."""
-    for file in list(files):
-        file.unlink(missing_ok=True)
 
 
 def remove_empty(*folders: Path) -> None:
@@ -136,9 +131,12 @@ def process_tag(process: psutil.Process | None = None) -> str:
 
 def is_running(tag: str) -> bool:
     """Return whether the process with this tag is running."""
-    with suppress(psutil.NoSuchProcess):
+    try:
         return process_tag(psutil.Process(int(tag.partition("-")[0]))) == tag
-    return False
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # a process of another user
+        return True
 
 
 @contextmanager

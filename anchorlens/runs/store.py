@@ -108,7 +108,6 @@ def write_run(
             target.rename(old)
         work.rename(target)
         flush_folder(target.parent)
-        _remove_run(old, target)
     except OSError as why:
         kept = "The run that was there and stored shards are kept."
         raise RunError(f"{target} cannot be written ({why.strerror or why}). {kept} Make room, or choose another path.") from why
@@ -116,6 +115,7 @@ def write_run(
         if old.exists() and not target.exists():  # interrupted between the two renames
             old.rename(target)
         shutil.rmtree(work, ignore_errors=True)
+    _remove_run(old, target)
     return target
 
 

@@ -2,12 +2,14 @@
 
 import re
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cache
 
 import pytest
 
 from anchorlens.questions.datasets import QAData, load_qa
-from anchorlens.questions.example import Example, Span, question_id
+from anchorlens.questions.example import Example, Span, normalise, question_id
+from anchorlens.questions.lexicon import STOP
 
 CAPITALS = {
     "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "Russia": "Moscow", "China": "Beijing",
@@ -68,3 +70,10 @@ def equal_lengths() -> QAData:
     """Make a data set whose names and answers have equally many tokens with every byte-level tokenizer."""
     names, answers = ("31q", "52w", "73x", "64z", "85v", "96j"), ("94", "83", "72", "65", "57", "46")
     return data_of([capital(name, answer) for name, answer in zip(names, answers, strict=True)], name="equal")
+
+
+def shared(answer: str, question: str) -> Fraction:
+    """Return the share of an answer's words that occur in a question, without stop words if it has other words."""
+    words = set(normalise(answer).split())
+    words = words - STOP or words - {"the", "a", "an"} or words
+    return Fraction(len(words & set(normalise(question).split())), len(words))

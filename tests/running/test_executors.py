@@ -14,7 +14,7 @@ import pytest
 import anchorlens as al
 from anchorlens.constants import NULL_CONTROLS
 from anchorlens.errors import InputError
-from anchorlens.running import executors
+from anchorlens.running import executors, ray_network
 from anchorlens.running.executors import Loading, RayExecutor, executor_of
 from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.merging import copy_parts, refuse_missing
@@ -213,11 +213,11 @@ def test_addresses_of_clusters(address, installed):
 
 def test_the_token_of_ray_is_readable_by_its_owner_only(tmp_path):
     file = tmp_path / ".ray" / "auth_token"
-    executors._create_token(file)
+    ray_network._create_token(file)
     token = file.read_text()
     assert len(token) == 64
     file.chmod(0o644)  # as Ray leaves it
-    executors._create_token(file)
+    ray_network._create_token(file)
     assert (file.read_text(), file.stat().st_mode & 0o777) == (token, 0o600)
     assert list(file.parent.iterdir()) == [file]
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import anchorlens as al
-from anchorlens.errors import InputError
+from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.results.sweep import SweepResult
@@ -28,6 +28,12 @@ def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
         pd.testing.assert_frame_equal(result.contrasts(), wanted.contrasts())
         pd.testing.assert_frame_equal(result.curves(controls=True), wanted.curves(controls=True))
     assert len(al.load_curves(path)) == sum(len(one.curves(controls=True)) for one in (plain, knockout))
+    (weights,) = (path / "probes" / read[1].run_id).glob("*.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(RunError, match=r"probes\.safetensors has other bytes"):
+        _ = al.load_run(path)[1].probes
+    weights.write_bytes(whole)
     text = (path / "run.json").read_text()
     (path / "run.json").write_text(text.replace('"protocol": "swap"', '"protocol": "swop"'))
     write_sums(path)
