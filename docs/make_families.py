@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT))
 
 from anchorlens.engine.choose_engine import choose_engine  # noqa: E402
 from anchorlens.errors import AnchorlensError  # noqa: E402
-from anchorlens.models.adapter import Adapter  # noqa: E402
+from anchorlens.models.adapt import adapt  # noqa: E402
+from anchorlens.models.hooked.mapping import ARCHITECTURES  # noqa: E402
 from anchorlens.models.load import load_model  # noqa: E402
-from anchorlens.models.mapping import ARCHITECTURES  # noqa: E402
 from anchorlens.models.source import check_model  # noqa: E402
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: E402
 from tests.tokenizers_small import small_tokenizer  # noqa: E402
@@ -114,7 +114,7 @@ HEAD = """\
 
 `al.load_model` loads the model families below from the hub by name, from a directory that `save_pretrained` wrote, or from a live
 Hugging Face model with its tokenizer. A fine-tuned model therefore loads like its base model. anchorlens maps each family itself
-(`anchorlens/models/mapping.py`) and does not use TransformerLens's loader. Every field of the configuration is mapped, known to
+(`anchorlens/models/hooked/mapping.py`) and does not use TransformerLens's loader. Every field of the configuration is mapped, known to
 change no number, or refused by name. At each load the log-probabilities are compared with Hugging Face's.
 
 The table has every architecture that TransformerLens {version} registers for HookedTransformer. (TransformerBridge supports many
@@ -228,7 +228,7 @@ def engine_of(model: HookedTransformer) -> str:
     """Return the engine of a sweep of this model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        engine = choose_engine(Adapter(model), "cone", TOKENS[0].tolist())
+        engine = choose_engine(adapt(model), "cone", TOKENS[0].tolist())
     return engine.name + (f": {engine.reason}" if engine.reason else "")
 
 

@@ -15,7 +15,6 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
-from anchorlens.models.blocks import find_unsupported_feature, find_user_hook
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 
@@ -55,8 +54,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
-    model = adapter.model
-    reason = find_user_hook(model) or find_unsupported_feature(model)
+    reason = adapter.find_user_hook() or adapter.find_unsupported_feature()
     if reason is None and any(not isinstance(site, str) or site not in SITES for site in sites):
         reason = "a custom site is read or changed"
     if reason is None:

@@ -180,7 +180,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
 
     Pairs whose prompts differ in length or exceed ``n_ctx``, or whose answers are not single tokens, are dropped and counted.
     """
-    hf = adapter.model.tokenizer
+    hf = adapter.tokenizer
     if hf is None:
         raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     add_bos = resolve_add_bos(hf, spec.add_bos)

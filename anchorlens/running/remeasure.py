@@ -11,9 +11,10 @@ import pandas as pd
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.missing_values import without_nulls
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked_transformer, load_model
+from anchorlens.models.load import as_lens_model, load_model
 from anchorlens.models.memory import free_memory
 from anchorlens.progress import progress
 from anchorlens.protocols.base import Recheckable
@@ -91,13 +92,13 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         revision = record["revision"] if given == name and record["source"] == "hub" else None
         hooked = load_model(given, **loading, dtype=record["dtype"], revision=revision)
     else:
-        hooked = as_hooked_transformer(given)
+        hooked = as_lens_model(given)
     card, checks = model_card(hooked), list[Found]()
     for what, now in (("weights", card.weights_sha256), ("tokenizer", card.tokenizer_sha256)):
         then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
         checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
-    return Adapter(hooked), checks
+    return adapt(hooked), checks
 
 
 def _specification(result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> Specification:

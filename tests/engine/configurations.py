@@ -107,7 +107,7 @@ def adapter_of(name: str, dtype: torch.dtype = torch.float32) -> Adapter:
                 parameter.copy_(0.7 * noise)
             else:
                 parameter.copy_(1.3 * noise / parameter.shape[-2] ** 0.5)
-    return Adapter(model)
+    return adapt(model)
 
 
 def types_of(name: str) -> tuple[torch.dtype, ...]:

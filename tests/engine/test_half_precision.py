@@ -9,7 +9,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, kernel_bytes, pass_bytes
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.blocks import EVEN, MLP_SLICE, Block
 from anchorlens.models.shape import Shape
 from tests.engine.configurations import adapter_of
@@ -92,7 +92,7 @@ def test_without_instructions_products_are_float32s_and_rounded_once(dtype, bias
 @pytest.mark.parametrize("name", fast(["gemma2"], ["gpt2", "llama", "gemma2"]))
 def test_the_cone_is_no_further_from_the_truth_than_transformer_lens_is(name):
     """The truth: the same weights in float64. Attention in float32 rounds less than TransformerLens does; rows of six seeds."""
-    half, exact = Adapter(adapter_of(name, torch.bfloat16).model), adapter_of.__wrapped__(name, torch.float64)
+    half, exact = adapt(adapter_of(name, torch.bfloat16).model), adapter_of.__wrapped__(name, torch.float64)
     exact.model.load_state_dict({key: value.double() for key, value in half.model.state_dict().items()})
     way = {"site": "resid_pre", "layers": range(half.n_layers), "window": 1}
     off, vocab = torch.zeros(2, dtype=torch.float64), exact.shape.d_vocab

@@ -6,7 +6,7 @@ import torch
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.blocks import Block
 from anchorlens.models.load import load_model
 from tests.engine.configurations import adapter_of
@@ -79,7 +79,7 @@ def test_a_slice_of_tokens_that_are_never_predicted_adds_nothing(in_slices):
 @pytest.mark.parametrize("sizes", [(256, 4096), (7, 50)])
 def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_slices):
     model = load_model(str(tiny("gemma2" if capped else "llama")), device="cpu")
-    adapter, unembed = Adapter(model), model.unembed
+    adapter, unembed = adapt(model), model.unembed
     in_slices(512, sizes)
     with torch.no_grad():
         unembed.W_U *= 20 / (unembed.W_U.std() * model.cfg.d_model**0.5)  # logits as large as a trained model's
