@@ -95,7 +95,7 @@ def load_model(
         if is_lens_model(name_or_path):
             return _use_live_model(name_or_path, given)
         where, source = pick_device(device or name_or_path.device), Source(live_name(name_or_path), "huggingface", Path())
-        assert given is not None  # check_live
+        assert given is not None and isinstance(name_or_path, PreTrainedModel)  # check_live
         target = Target(where, n_devices, check_parity, parity_tolerance, source, given)
         return _convert(name_or_path, target, name_or_path.dtype, backend, adopt=False)
     where = pick_device(device)

@@ -29,7 +29,7 @@ class Reference:
 
     tokens: Int[Tensor, "example pos"]
     log_probs: Float[Tensor, "example pos d_vocab"]
-    rotary: dict[str, tuple[Float[Tensor, "pos rotary"], Float[Tensor, "pos rotary"]]]
+    rotary: dict[str, tuple[Float[Tensor, "position rotary"], Float[Tensor, "position rotary"]]]
 
     @classmethod
     def of(cls, model: PreTrainedModel, weights: AbstractContextManager[object] | None = None) -> "Reference":
@@ -78,7 +78,9 @@ def plain_forward(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, tuple[Float[Tensor, "pos rotary"], Float[Tensor, "pos rotary"]]]:
+def rotary_tables(
+    model: PreTrainedModel, length: int
+) -> dict[str, tuple[Float[Tensor, "position rotary"], Float[Tensor, "position rotary"]]]:
     """Return Hugging Face's rotary cosines and sines per attention type (``global``, ``local``); {} without rotary positions."""
     rotary: Any = getattr(language_model(model), "rotary_emb", None)
     if rotary is None:

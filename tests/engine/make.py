@@ -7,7 +7,7 @@ from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatc
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
 from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapt import adapt
-from anchorlens.models.blocks import Block
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.prompts.batches import pad_rows
 from tests.models.tiny import VOCAB
 
@@ -126,13 +126,13 @@ def case(model, readout=answer_joint):
 
 def counted(adapter, monkeypatch):
     """Tokens that go through each block from now on."""
-    through, right = [0] * adapter.n_layers, Block.project
+    through, right = [0] * adapter.n_layers, HookedBlock.project
 
     def project(block, x):
         through[block.layer] += len(x)
         return right(block, x)
 
-    monkeypatch.setattr(Block, "project", project)
+    monkeypatch.setattr(HookedBlock, "project", project)
     return through
 
 

@@ -11,7 +11,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
-from anchorlens.models.blocks import Block
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.load import load_model
 from tests.engine.configurations import CONFIGS, adapter_of
 from tests.engine.make import Own, case, effects_of, swaps_off
@@ -173,7 +173,7 @@ def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, w
 
 @pytest.mark.parametrize("wrong", [0.9, float("nan")])
 def test_an_engine_that_differs_is_replaced_by_the_reference_engine(fresh, monkeypatch, wrong):
-    monkeypatch.setattr(Block, "scale", wrong)
+    monkeypatch.setattr(HookedBlock, "scale", wrong)
     assert "on a trial row it differs from the model by" in refused(adapt(fresh()))
 
 
@@ -186,13 +186,13 @@ def raising(error):
 
 def test_an_engine_that_cannot_run_is_replaced_by_the_reference_engine(fresh, monkeypatch):
     error = RuntimeError("mat1 and mat2 must have the same dtype\nand more")
-    monkeypatch.setattr(Block, "mlp_out", raising(error))
+    monkeypatch.setattr(HookedBlock, "mlp_out", raising(error))
     wanted = "it cannot run a trial row (RuntimeError: mat1 and mat2 must have the same dtype)"
     assert refused(adapt(fresh())) == wanted
 
 
 def test_memory_that_runs_out_in_the_trial_is_no_reason_to_need_more(fresh, monkeypatch):
-    monkeypatch.setattr(Block, "mlp_out", raising(torch.OutOfMemoryError("no room")))
+    monkeypatch.setattr(HookedBlock, "mlp_out", raising(torch.OutOfMemoryError("no room")))
     with pytest.raises(torch.OutOfMemoryError):
         chosen(adapt(fresh()))
 
@@ -254,10 +254,10 @@ def tokens_forbidden(model, value):
 )
 def test_an_error_is_found_whatever_the_distribution(monkeypatch, change, value, wrong):
     """A right engine passes; one whose MLPs have the wrong sign, or are 5% off, does not."""
-    model, right = own_transformer(d_vocab=30_000 if change is unembed_scaled and value < 1 else VOCAB), Block.mlp_out
+    model, right = own_transformer(d_vocab=30_000 if change is unembed_scaled and value < 1 else VOCAB), HookedBlock.mlp_out
     with torch.no_grad():
         change(model, value)
     adapter = adapt(model)
     assert chosen(adapter)[0].name == "cone"
-    monkeypatch.setattr(Block, "mlp_out", lambda self, x: wrong * right(self, x))
+    monkeypatch.setattr(HookedBlock, "mlp_out", lambda self, x: wrong * right(self, x))
     assert chosen(adapter)[0].name == "reference"

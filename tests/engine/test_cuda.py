@@ -19,7 +19,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapt import adapt
-from anchorlens.models.blocks import Block
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE
 from tests.engine.configurations import BASE
 from tests.engine.make import batch_of, case, given_swaps, random_rows, swaps_off
@@ -80,7 +80,7 @@ def on_stand_in(cone):
     """Move the engine's model to the stand-in; torch would start CUDA before it dispatches."""
     torch.nn.Module.to(cone.adapter.model, "meta")
     cone.adapter.device = GPU
-    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", GPU), StandIn() as stand_in:
+    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(HookedBlock, "device", GPU), StandIn() as stand_in:
         yield stand_in
 
 

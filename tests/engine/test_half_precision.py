@@ -10,7 +10,8 @@ from anchorlens.engine.cost import PassSize, kernel_bytes, pass_bytes
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks
 from anchorlens.models.adapt import adapt
-from anchorlens.models.blocks import EVEN, MLP_SLICE, Block
+from anchorlens.models.blocks import EVEN, MLP_SLICE
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.shape import Shape
 from tests.engine.configurations import adapter_of
 from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, case, random_rows
@@ -54,7 +55,7 @@ def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
     """In multiples of 64 tokens, slices at most; in float32 of as many as there are."""
     adapter, batch = case(adapter_of(name, dtype).model)
     sizes = {"product": set(), "mlp": set()}
-    evenly, mlp = blocks._evenly, Block._mlp
+    evenly, mlp = blocks._evenly, HookedBlock._mlp
 
     def cut(x, size=0):
         parts = evenly(x, size)
@@ -62,7 +63,7 @@ def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
         return parts
 
     monkeypatch.setattr(blocks, "_evenly", cut)
-    monkeypatch.setattr(Block, "_mlp", lambda self, m, x, out: (sizes["mlp"].add(len(x)), mlp(self, m, x, out))[1])
+    monkeypatch.setattr(HookedBlock, "_mlp", lambda self, m, x, out: (sizes["mlp"].add(len(x)), mlp(self, m, x, out))[1])
     ConeEngine(adapter).run_swaps(batch, site="resid_pre", layers=range(adapter.n_layers), window=1)
     most = MLP_SLICE["cpu"]
     even = {EVEN * (1 + i) for i in range(most // EVEN)}

@@ -7,7 +7,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
 from anchorlens.models.adapt import adapt
-from anchorlens.models.blocks import Block
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.load import load_model
 from tests.engine.configurations import adapter_of
 from tests.engine.make import case, swaps_off
@@ -41,7 +41,7 @@ def test_every_token_gets_its_own_mlp(name, tokens, in_slices):
     in_slices(tokens)
     with torch.no_grad():
         wanted = block.apply_mlp((x if name == "olmo2" else block.ln2(x[None])[0])[None])[0]
-        found = Block(adapter.model, 1).mlp_out(x)
+        found = HookedBlock(adapter.model, 1).mlp_out(x)
     assert (found - wanted).abs().max() < 1e-6
     assert (wanted[1:] - wanted[:-1]).abs().amax(1).min() > 0.1  # tokens differ
 

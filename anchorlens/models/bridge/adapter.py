@@ -30,7 +30,8 @@ class BridgeAdapter(Adapter):
     backend = "bridge"
 
     def __init__(self, model: TransformerBridge) -> None:
-        self.model, self.hf = model, model.original_model
+        self.model = self._model = model
+        self.hf: Any = model.original_model
         config = text_config(self.hf.config)
         if getattr(config, "is_encoder_decoder", False) or not hasattr(model, "blocks") or not hasattr(model, "unembed"):
             raise InputError(f"model: a bridge of {type(self.hf).__name__}, which is no causal language model.", argument="model")
@@ -46,11 +47,11 @@ class BridgeAdapter(Adapter):
     @property
     @override
     def embedding(self) -> Float[Tensor, "token d_model"]:
-        return wrapped(self.model.embed).weight
+        return wrapped(self._model.embed).weight
 
     @override
     def attention_hook(self, layer: int, name: str) -> str:
-        attn = self.model.blocks[layer]._modules.get("attn")
+        attn = self._model.blocks[layer]._modules.get("attn")
         # Other classes run transformers' own attention and show its scores afterwards, so that a change has no effect.
         rebuilt = hasattr(attn, "_reconstruct_attention") or hasattr(attn, "_qk_norm_phase")
         if not rebuilt:
@@ -101,7 +102,7 @@ class BridgeAdapter(Adapter):
             streams.append(value)
             return value
 
-        logits = self.model.run_with_hooks(
+        logits = self._model.run_with_hooks(
             ids[None], fwd_hooks=[(self._last, keep)], attention_mask=torch.ones_like(ids[None]), use_cache=False
         )
         return streams[0][0], logits[0]
@@ -138,15 +139,15 @@ class BridgeAdapter(Adapter):
     @override
     def blocks(self) -> Blocks:
         rotary = Rotary(self.hf, self.shape.dtype)
-        return Blocks(lambda layer: BridgeBlock(self.model, layer, rotary))
+        return Blocks(lambda layer: BridgeBlock(self._model, layer, rotary))
 
     @override
     def find_unsupported_feature(self) -> str | None:
-        return find_unsupported_feature(self.model)
+        return find_unsupported_feature(self._model)
 
     @override
     def find_user_hook(self) -> str | None:
-        return find_user_hook(self.model)
+        return find_user_hook(self._model)
 
     def _run_until(self, name: str, ids: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), **options: Any) -> Stream:
         """Run the model with hooks up to a hook point and return the value there."""
@@ -155,10 +156,10 @@ class BridgeAdapter(Adapter):
             raise StopAtLayerException(value)
 
         fwd_hooks = [(each, _in_place(f) if each.endswith("hook_resid_mid") else f) for each, f in hooks]
-        return self.model.run_with_hooks(ids, fwd_hooks=[*fwd_hooks, (name, finish)], **options)
+        return self._model.run_with_hooks(ids, fwd_hooks=[*fwd_hooks, (name, finish)], **options)
 
     def _final_norm(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        module = self.model._modules.get("ln_final")
+        module = self._model._modules.get("ln_final")
         if module is None:
             return stream.to(torch.float32)
         return apply_norm(module, stream.to(torch.float32))

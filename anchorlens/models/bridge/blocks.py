@@ -40,7 +40,8 @@ def wrapped(module: Any) -> Any:
 
 def find_unsupported_feature(model: TransformerBridge) -> str | None:
     """Return the feature of a bridge that the cone engine does not support; None if there is none."""
-    config = text_config(model.original_model.config)
+    hf: Any = model.original_model
+    config = text_config(hf.config)
     ropes: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
     for rope in [ropes, *(each for each in ropes.values() if isinstance(each, Mapping))]:
         if rope.get("rope_type") in _DYNAMIC_ROPE:
@@ -124,7 +125,8 @@ class BridgeBlock(Block):
     def __init__(self, model: TransformerBridge, layer: int, rotary: Rotary) -> None:
         self.layer, self.block, self.rotary = layer, model.blocks[layer], rotary
         self.attn: Any = self.block.attn
-        inside, config = wrapped(self.attn), text_config(model.original_model.config)
+        hf: Any = model.original_model
+        inside, config = wrapped(self.attn), text_config(hf.config)
         self.parallel = isinstance(self.block, ParallelBlockBridge)
         cap = getattr(inside, "attn_logit_softcapping", None)
         self.soft_cap = float(cap) if cap else None
@@ -217,7 +219,7 @@ class BridgeBlock(Block):
 
 def apply_norm(module: Any, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
     """Apply a norm as the bridge does."""
-    inside = wrapped(module)
+    inside: Any = wrapped(module)
     eps = next((e for name in ("eps", "variance_epsilon") if (e := getattr(inside, name, None)) is not None), None)
     if isinstance(module, (LayerNormPreBridge, RMSNormPreBridge)):
         return norm(x, float(module.config.eps if eps is None else eps), centred=isinstance(module, LayerNormPreBridge))
@@ -251,7 +253,7 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
     processed = bool(getattr(mlp, "_use_processed_weights", False))
     is_gated = type(mlp) in (GatedMLPBridge, JointGateUpMLPBridge)
     inside = wrapped(mlp)
-    act = next((f for name in ("activation_fn", "act_fn", "act") if callable(f := getattr(inside, name, None))), None)
+    act: Any = next((f for name in ("activation_fn", "act_fn", "act") if callable(f := getattr(inside, name, None))), None)
     act = resolve_activation_fn(mlp.config) if processed else act
     parts = [wrapped(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
     if act is None or not (is_gated or type(mlp) is MLPBridge) or not all(type(part) in (nn.Linear, Conv1D) for part in parts):

@@ -46,9 +46,10 @@ def wrap(hf_model: PreTrainedModel, target: Target) -> TransformerBridge:
         ) from error
     try:
         model = build_bridge_from_module(hf_model, architecture, hf_config=hf_model.config, model_name=name)
-    except (ValueError, TypeError, AttributeError, RuntimeError, KeyError, NotImplementedError) as error:
+    except (ValueError, TypeError, AttributeError, RuntimeError, KeyError, AssertionError) as error:
         raise UnsupportedModelError(
-            f"{name}: TransformerLens cannot make a bridge of this {architecture} ({type(error).__name__}: {error})."
+            f"{name}: TransformerLens cannot make a bridge of this {architecture} ({type(error).__name__}: {error}). "
+            "With transformer-lens 3.9, backend='hooked' may load it."
         ) from error
     model.eval()
     parity = None

@@ -32,7 +32,8 @@ class HookedAdapter(Adapter):
     backend = "hooked"
 
     def __init__(self, model: HookedTransformer) -> None:
-        self.model, stream = model, stream_of(model)
+        self.model = self._model = model
+        stream = stream_of(model)
         self.device, self.devices = model.embed.W_E.device, devices_of(model)
         self.shape = Shape.of(model.cfg, None if stream is None else stream.sizes, block_devices(model))
         cap = model.cfg.output_logits_soft_cap
@@ -41,13 +42,13 @@ class HookedAdapter(Adapter):
     @property
     @override
     def embedding(self) -> Float[Tensor, "token d_model"]:
-        return self.model.embed.W_E
+        return self._model.embed.W_E
 
     @override
     @torch.no_grad()
     def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
-        x = self.model.embed(ids[None])[0]
-        return x + self.model.pos_embed.W_pos[positions] if self.model.cfg.positional_embedding_type == "standard" else x
+        x = self._model.embed(ids[None])[0]
+        return x + self._model.pos_embed.W_pos[positions] if self._model.cfg.positional_embedding_type == "standard" else x
 
     @override
     @torch.no_grad()
@@ -63,8 +64,8 @@ class HookedAdapter(Adapter):
         It uses ``no_grad``, not ``inference_mode``: TransformerLens may store a longer rotary table in the model, and an inference
         tensor could not be used with gradients later.
         """
-        with _disable_ungrouping(self.model) if cache is not None else nullcontext(), inputs_follow_blocks(self.model):
-            return self.model.run_with_hooks(
+        with _disable_ungrouping(self._model) if cache is not None else nullcontext(), inputs_follow_blocks(self._model):
+            return self._model.run_with_hooks(
                 ids,
                 fwd_hooks=list(hooks),
                 stop_at_layer=self.n_layers,
@@ -94,14 +95,14 @@ class HookedAdapter(Adapter):
         stream = self.forward(ids[None], torch.ones_like(ids[None]))
         last = stream.to(self.read.device)
         with without_autocast(last.device):
-            logits = self.model(last, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
+            logits = self._model(last, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
         assert isinstance(logits, Tensor)
         return stream[0], logits[0]
 
     @override
     def generation_prefix(self, ids: Int[Tensor, "pos"]) -> TransformerLensKeyValueCache:
-        cache = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
-        for entry, device in zip(cache.entries, block_devices(self.model), strict=True):
+        cache = TransformerLensKeyValueCache.init_cache(self._model.cfg, self.device, 1)
+        for entry, device in zip(cache.entries, block_devices(self._model), strict=True):
             entry.past_keys, entry.past_values = entry.past_keys.to(device), entry.past_values.to(device)
         if len(ids):
             row = ids[None].to(self.device)
@@ -116,16 +117,16 @@ class HookedAdapter(Adapter):
 
     @override
     def blocks(self) -> Blocks:
-        model = self.model
+        model = self._model
         return Blocks(lambda layer: HookedBlock(model, layer), lambda layer: load_block(model.blocks[layer]))
 
     @override
     def find_unsupported_feature(self) -> str | None:
-        return find_unsupported_feature(self.model)
+        return find_unsupported_feature(self._model)
 
     @override
     def find_user_hook(self) -> str | None:
-        return find_user_hook(self.model)
+        return find_user_hook(self._model)
 
 
 @contextmanager
