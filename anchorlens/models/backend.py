@@ -9,12 +9,6 @@ from torch import nn
 from anchorlens.constants import BACKENDS
 from anchorlens.errors import InputError, did_you_mean
 
-if TYPE_CHECKING:
-    from transformer_lens import HookedTransformer
-    from transformer_lens.model_bridge import TransformerBridge
-
-LensModel: TypeAlias = "HookedTransformer | TransformerBridge"
-
 # Attribute of a streamed model and of its blocks that holds the loader of their weights.
 STREAM = "anchorlens_stream"
 
@@ -33,24 +27,27 @@ check_version(TRANSFORMER_LENS)
 # HookedTransformer was removed in 4.0.
 HAS_HOOKED = Version(TRANSFORMER_LENS) < Version("4")
 
+from transformer_lens.model_bridge import TransformerBridge  # noqa: E402 - after the check of its version
+
+if TYPE_CHECKING or HAS_HOOKED:
+    from transformer_lens import HookedTransformer
+
+    LensModel: TypeAlias = HookedTransformer | TransformerBridge
+else:
+    LensModel = TransformerBridge
+
 
 def is_hooked(model: object) -> "TypeGuard[HookedTransformer]":
     """Return whether a model is a HookedTransformer."""
-    if not HAS_HOOKED:
-        return False
-    from transformer_lens import HookedTransformer
-
-    return isinstance(model, HookedTransformer)
+    return HAS_HOOKED and isinstance(model, HookedTransformer)
 
 
-def is_bridge(model: object) -> "TypeGuard[TransformerBridge]":
+def is_bridge(model: object) -> TypeGuard[TransformerBridge]:
     """Return whether a model is a TransformerBridge."""
-    from transformer_lens.model_bridge import TransformerBridge
-
     return isinstance(model, TransformerBridge)
 
 
-def is_lens_model(model: object) -> "TypeGuard[LensModel]":
+def is_lens_model(model: object) -> TypeGuard[LensModel]:
     """Return whether a model is a HookedTransformer or a TransformerBridge."""
     return is_hooked(model) or is_bridge(model)
 

@@ -15,8 +15,8 @@ from anchorlens.models.check_config import check_config
 from anchorlens.models.devices import parse_dtype, pick_device
 from anchorlens.models.hf import load_gguf, load_tokenizer, load_weights
 from anchorlens.models.size import checkpoint_dtype
-from anchorlens.models.source import Source, check_live, check_options, check_tokenizer_directory, find_model, live_name
-from anchorlens.models.target import Target, attach_tokenizer
+from anchorlens.models.source import check_live, check_options, check_tokenizer_directory, find_model, live_name
+from anchorlens.models.target import Source, Target, attach_tokenizer
 from anchorlens.warn import warn
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | LensModel | PreTrainedModel"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
@@ -21,20 +21,10 @@ from anchorlens.models.gguf_audit import check_gguf
 from anchorlens.models.hf import check_directory, check_tokenizer_files, load_config
 from anchorlens.models.hub import fetch_file, fetch_model, find_cached_file
 from anchorlens.models.names import find_official_name, has_own_weights, nearest_names
+from anchorlens.models.target import Source
 
 # A repository on the hub, or a GGUF file in a repository.
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Local files of a model, or a live model."""
-
-    name: str
-    kind: str
-    path: Path
-    revision: str | None = None
-    config: PretrainedConfig | None = None
 
 
 @dataclass(frozen=True)

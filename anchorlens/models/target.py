@@ -1,15 +1,26 @@
 """Last steps of loading, common to both backends: tokenizer and card."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from anchorlens.models.backend import LensModel
 from anchorlens.models.card import CARD, adds_bos, make_card
-from anchorlens.models.source import Source
 
 M = TypeVar("M", bound=LensModel)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Local files of a model, or a live model."""
+
+    name: str
+    kind: str
+    path: Path
+    revision: str | None = None
+    config: PretrainedConfig | None = None
 
 
 @dataclass(frozen=True)

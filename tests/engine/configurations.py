@@ -5,6 +5,7 @@ from functools import cache
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 
 BASE = {

@@ -313,7 +313,7 @@ def test_a_card_that_is_too_small_says_what_to_do(tiny, devices, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("anchorlens.models.load.install", full)
+    monkeypatch.setattr("anchorlens.models.hooked.convert.install", full)
     said = r"does not fit on 2 devices from cuda:0 on in float32\. .*stream=True.*n_devices="
     with pytest.raises(InputError, match=said):
         load(tiny("llama"), 2)

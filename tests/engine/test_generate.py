@@ -39,12 +39,11 @@ def alone(model, prompt, max_new_tokens, **options):
 class Recording(Read):
     """Keeps the log-probabilities of every step."""
 
-    def __init__(self, model):
-        super().__init__(model)
-        self.steps = []
+    def __init__(self, read):
+        self.read, self.steps = read, []
 
     def logits(self, stream, tokens=None):
-        out = super().logits(stream, tokens)
+        out = self.read.logits(stream, tokens)
         self.steps.append(out.log_softmax(-1))
         return out
 
@@ -57,7 +56,7 @@ class Recording(Read):
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
     """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
     adapter = adapt(tiny_model(family))
-    adapter.read = read = Recording(adapter.model)
+    adapter.read = read = Recording(adapter.read)
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     out = greedy(adapter, prompts, max_new_tokens=4, batch_size=8, stop=lambda ids: False)
     # Rows stand in order of length.

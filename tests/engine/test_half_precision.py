@@ -82,7 +82,7 @@ def test_without_instructions_products_are_float32s_and_rounded_once(dtype, bias
     out = x.new_zeros(7, 17)
     for into in (None, out):
         monkeypatch.setattr(blocks, "half_in_float32", lambda device, dtype: True)
-        found = blocks._times(x, weight, bias if biased else None, out=into)
+        found = blocks.times(x, weight, bias if biased else None, out=into)
         assert found.dtype == dtype
         assert into is None or found.data_ptr() == out.data_ptr()
         step = torch.finfo(dtype).eps * wanted.abs().clamp(min=1.0)

@@ -29,6 +29,6 @@ def test_a_users_site_must_name_a_hook(tiny_model, answer):
     assert f"hook name {answer!r}, which this model does not have" in str(caught.value)
 
 
-def test_an_adapter_needs_a_hooked_transformer():
-    with pytest.raises(InputError, match="an object of type str, not a HookedTransformer"):
+def test_an_adapter_needs_a_model_of_transformer_lens():
+    with pytest.raises(InputError, match="an object of type str, neither a HookedTransformer nor a TransformerBridge"):
         adapt("smollm2-135m-instruct")

@@ -222,11 +222,12 @@ def apply_norm(module: Any, x: Float[Tensor, "*token width"]) -> Float[Tensor, "
     inside: Any = wrapped(module)
     eps = next((e for name in ("eps", "variance_epsilon") if (e := getattr(inside, name, None)) is not None), None)
     if isinstance(module, (LayerNormPreBridge, RMSNormPreBridge)):
-        return norm(x, float(module.config.eps if eps is None else eps), centred=isinstance(module, LayerNormPreBridge))
+        config: Any = module.config
+        return norm(x, float(config.eps if eps is None else eps), centred=isinstance(module, LayerNormPreBridge))
     if isinstance(inside, nn.Identity):
         return x
-    if type(inside) is nn.LayerNorm:
-        return norm(x, inside.eps, centred=True, weight=inside.weight, bias=inside.bias)
+    if type(inside) is nn.LayerNorm and eps is not None:
+        return norm(x, float(eps), centred=True, weight=inside.weight, bias=inside.bias)
     if type(inside).__name__.endswith("RMSNorm") and not type(inside).__name__.startswith("Gemma") and eps is not None:
         return norm(x, float(eps), centred=False, weight=getattr(inside, "weight", None))
     return inside(x[None])[0]  # Gemma scales by 1 + weight in float32; others are left to their module
