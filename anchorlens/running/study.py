@@ -83,6 +83,7 @@ class Study:
         dtype: Number type of the models. If None, that of their files.
         stream: Whether the weights of named models are read layer by layer.
         n_devices: Number of devices over which a named model is spread.
+        backend: ``hooked`` or ``bridge``, as in :func:`anchorlens.load_model`. If None, as there.
     """
 
     models: Any
@@ -92,6 +93,7 @@ class Study:
     dtype: str | None = None
     stream: bool = False
     n_devices: int = 1
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         for name, single, what in (
@@ -111,7 +113,7 @@ class Study:
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
-        """Read a study file: ``models``, ``device``, ``n_devices``, ``dtype``, ``stream``, tables ``[[data]]``, ``[[protocol]]``.
+        """Read a study file: ``models``, options of loading, tables ``[[data]]``, ``[[protocol]]``.
 
         Raises:
             InputError: If the file cannot be read, or a key or value is invalid.
@@ -120,7 +122,7 @@ class Study:
             raise InputError(f"path={short_repr(path)} is no path of a file.", argument="path")
         file = Path(path)
         values = read_toml(file)
-        loading = ("device", "n_devices", "dtype", "stream")
+        loading = ("device", "n_devices", "dtype", "stream", "backend")
         _check_keys(values, ("models", "data", "protocol", *loading), f"{file}: unknown key")
         data = [_data_request(one, file) for one in _tables(values, "data", file)]
         specifications: list[Specification] = []
@@ -134,7 +136,7 @@ class Study:
     @property
     def loading(self) -> Loading:
         """Options for loading the models."""
-        return Loading(self.device, self.dtype, self.stream, self.n_devices)
+        return Loading(self.device, self.dtype, self.stream, self.n_devices, self.backend)
 
     def check(self, *, models: bool = True) -> list[PromptDataset]:
         """Check everything that needs no model, and return the loaded data.
@@ -156,7 +158,7 @@ class Study:
             raise InputError("specifications=: questions and pairs do not mix. Make a study of each.", argument="specifications")
         for model in self.models if models else ():
             stream = self.stream and isinstance(model, (str, os.PathLike))
-            check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)
+            check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices, backend=self.backend)
         source = measurement_of(self.specifications[0].NAME).source
         loaded = [data.load(source) if isinstance(data, DatasetSpec) else data for data in self.data]
         if (again := _repeated([data.name for data in loaded])) is not None:
