@@ -12,13 +12,14 @@ from anchorlens.errors import InputError
 from tests.contract.models import BACKENDS, CONE, adapter_of, continue_greedily, hugging_face, needs_hooked
 from tests.engine.fuzz import KINDS
 from tests.engine.make import cut_batch_of, random_rows
+from tests.tiers import fast
 
 TRIAL = random_rows((20,), 5)[0]
 # Families that bridges run in the reference engine -> reason.
 FALLBACK = {"gptj": "attention of type", "gpt_neo": "attention of type", "opt": "a block of type", "bloom": "a block of type"}
 
 
-@pytest.mark.parametrize("family", CONE)
+@pytest.mark.parametrize("family", fast(("gpt2", "neox", "gemma3", "olmo2"), CONE))
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_engines_agree(family, backend, kind):
@@ -67,7 +68,7 @@ def test_a_knockout_has_the_numbers_of_hooked_transformer(family):
     torch.testing.assert_close(bridge, hooked, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("family", [*CONE, *FALLBACK])
+@pytest.mark.parametrize("family", fast(("gpt2", "gemma3", "gptj"), [*CONE, *FALLBACK]))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_generation_is_that_of_hugging_face(family, backend):
     """Prompts of several lengths in one batch, with and without a common prefix; one stops early."""

@@ -16,6 +16,7 @@ from anchorlens.models.load import load_model
 from tests.contract.models import CONE, RECURRENT, continue_greedily, hugging_face, live_bridge, recurrent, tokenizer
 from tests.engine.fuzz import KINDS
 from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, cut_batch_of, effects_of, random_rows
+from tests.tiers import fast
 
 TRIAL = random_rows((20,), 5)[0]
 MODES = {"raw": None, "compatible": {"no_processing": True}, "processed": {}}
@@ -28,7 +29,7 @@ def bridge_in(mode, family):
     return adapt(load_model(bridge, tokenizer=tokenizer()))
 
 
-@pytest.mark.parametrize("family", CONE)
+@pytest.mark.parametrize("family", fast(("gpt2", "llama", "phi3"), CONE))
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_are_those_of_the_bridges_own_forward_pass(mode, family):
     adapter = bridge_in(mode, family)

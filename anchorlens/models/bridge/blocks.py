@@ -288,7 +288,7 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
             out.copy_((result[0] if isinstance(result, tuple) else result)[0])
 
         return run
-    if processed and is_gated:
+    if processed and is_gated and hasattr(mlp, "_processed_W_in"):  # 3.9; 4.x keeps them in the projections
         names = ("in", "out", "gate")
         weights = [(getattr(mlp, f"_processed_W_{name}").T, getattr(mlp, f"_processed_b_{name}")) for name in names]
     else:
