@@ -80,10 +80,14 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         inside = estimate.at(usable)
         low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
         below, above = _sup_t(inside.draws - inside.value, inside, level, limit)
+        if estimate.effects.size:
+            unseen = _unseen((1 - level) / len(below), inside.n)
+            below = np.where(below > 0, np.fmax(below, -unseen * np.nanmin(inside.far)), below)
+            above = np.where(above > 0, np.fmax(above, unseen * np.nanmax(inside.far)), above)
         sim_low, sim_high = inside.value - below, inside.value + above
         constant = _constant(inside)
         if rate and constant.any():
-            bound = _bound((1 - level) / len(constant), inside.n[constant])
+            bound = 100 * _unseen((1 - level) / len(constant), inside.n[constant])
             sim_low[constant], sim_high[constant] = inside.value[constant] - bound, inside.value[constant] + bound
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
@@ -224,7 +228,7 @@ def _pointwise(estimate: Estimate, alpha: Array, rate: bool, ordered: Array | No
     low, high = (value + wider * (_at_rank(ordered, rank * last) - value) for rank in (alpha / 2, 1 - alpha / 2))
     constant = _constant(estimate)
     if rate and constant.any():
-        bound = _bound(alpha[constant], n[constant])
+        bound = 100 * _unseen(alpha[constant], n[constant])
         low[constant], high[constant] = value[constant] - bound, value[constant] + bound
     return low, high
 
@@ -237,9 +241,9 @@ def _at_rank(ordered: Array, rank: Array) -> Array:
     return first + (rank - whole) * (second - first)
 
 
-def _bound(alpha: Array | float, n: Counts) -> Array:
-    """Return the exact binomial bound in percentage points for n questions without an event, two-sided."""
-    return 100 * (1 - (np.asarray(alpha) / 2) ** (1 / n))
+def _unseen(alpha: Array | float, n: Counts) -> Array:
+    """Return the largest share of questions of which n may hold none: the exact binomial bound without an event, two-sided."""
+    return 1 - (np.asarray(alpha) / 2) ** (1 / n)
 
 
 def _sup_t(deviations: Array, estimate: Estimate, level: float, limit: float = np.inf) -> tuple[Array, Array]:
