@@ -5,7 +5,8 @@ A pointwise 95 % interval is valid for one layer chosen in advance. The simultan
 standard error of that resample, and the two ends use separate quantiles of the largest and the smallest standardised deviation.
 
 A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. So each end of the band is
-computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too.
+computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too. If no
+question of a layer is far on that side, the end also allows for the largest share of far questions that a sample may lack.
 
 If few questions carry the effect (:func:`is_concentrated`), a sample often holds none of those that carry it in the population, and
 no value of the sample shows how far they fall. The further question then lies at the end of the scale (Gaffke's bound).
@@ -23,6 +24,8 @@ from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
 _EQUAL = 1e-9
+_FAR = 1 / 4
+"""A question is far if its distance is at least this share of that of the farthest question at any point."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,8 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
         below, above = _sup_t(inside.draws - inside.value, inside, level, limit)
         if estimate.effects.size:
-            unseen = _unseen((1 - level) / len(below), inside.n)
-            below = np.where(below > 0, np.fmax(below, -unseen * np.nanmin(inside.far)), below)
-            above = np.where(above > 0, np.fmax(above, unseen * np.nanmax(inside.far)), above)
+            below = np.fmax(below, _width_of_unseen(-inside.far[0], inside.n, level))
+            above = np.fmax(above, _width_of_unseen(inside.far[1], inside.n, level))
         sim_low, sim_high = inside.value - below, inside.value + above
         constant = _constant(inside)
         if rate and constant.any():
@@ -242,8 +244,21 @@ def _at_rank(ordered: Array, rank: Array) -> Array:
 
 
 def _unseen(alpha: Array | float, n: Counts) -> Array:
-    """Return the largest share of questions of which n may hold none: the exact binomial bound without an event, two-sided."""
+    """Return the largest share of all questions of which n may hold none: exact binomial bound without an event, two-sided."""
     return 1 - (np.asarray(alpha) / 2) ** (1 / n)
+
+
+def _width_of_unseen(far: Array, n: Counts, level: float) -> Array:
+    """Return the width that unseen far questions take on one side at points without a far question, elsewhere 0, [point].
+
+    Args:
+        far: Distance of the farthest question on that side from the value, [point].
+        n: Number of questions, [point].
+        level: Joint level of all points, in (0, 1).
+    """
+    farthest = np.nanmax(far)
+    lacking = (far > _EQUAL) & (far < _FAR * farthest)
+    return np.where(lacking, _unseen((1 - level) / len(far), n) * farthest, 0.0)
 
 
 def _sup_t(deviations: Array, estimate: Estimate, level: float, limit: float = np.inf) -> tuple[Array, Array]:
