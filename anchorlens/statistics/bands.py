@@ -24,8 +24,8 @@ from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
 _EQUAL = 1e-9
-_FAR = 1 / 4
-"""A question is far if its distance is at least this share of that of the farthest question at any point."""
+_FAR = 0.1
+"""Share of the farthest question's distance, of all points, from which on a question is far."""
 
 
 @dataclass(frozen=True)
