@@ -123,17 +123,23 @@ def flush_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def process_tag(process: psutil.Process | None = None) -> str:
-    """Return a name of a process that no later process has: its id and its start time in milliseconds."""
-    process = process or psutil.Process()
-    return f"{process.pid}-{round(1000 * process.create_time())}"
+def process_tag(pid: int | None = None) -> str:
+    """Return a name of a process that no later process has: its id and its start time.
+
+    On Linux the time is counted from the start of the machine, so a clock that is set does not change it.
+    """
+    pid = os.getpid() if pid is None else pid
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.is_file():
+        return f"{pid}-{round(1000 * psutil.Process(pid).create_time())}"
+    return f"{pid}-{stat.read_bytes().rpartition(b')')[2].split()[19].decode()}"  # field 22, in ticks
 
 
 def is_running(tag: str) -> bool:
     """Return whether the process with this tag is running."""
     try:
-        return process_tag(psutil.Process(int(tag.partition("-")[0]))) == tag
-    except psutil.NoSuchProcess:
+        return process_tag(int(tag.partition("-")[0])) == tag
+    except (psutil.NoSuchProcess, OSError):
         return False
     except psutil.AccessDenied:  # a process of another user
         return True
