@@ -24,7 +24,14 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
 from anchorlens.running.run_storage import (
-    OpenRun, check_run_options, check_study, identity, model_name, open_run, pending_of, recorded_name,
+    OpenRun,
+    check_run_options,
+    check_study,
+    identity,
+    model_name,
+    open_run,
+    pending_of,
+    recorded_name,
 )  # fmt: skip
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job

@@ -21,8 +21,10 @@ import psutil
 from anchorlens.errors import RunError
 
 LOCK = "lock"
+# Name of the record of parts that are being removed.
+_REMOVED = "removed.json"
 # Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of the record.
-_PARTS = re.compile(r"run\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
+_PARTS = re.compile(r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
 # Names in the folder of a sweep: notes, shards, damaged shards, and their temporary files.
 _SWEEP_PARTS = re.compile(r"(model|plan|environment|free_memory|empty)\.json|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp")
 
@@ -43,7 +45,7 @@ def check_parts(folder: Path) -> None:
     others += [f"{one.name}/{file.name}" for one in _sweep_folders(folder) for file in one.iterdir() if not _is_sweep_part(file)]
     if others:
         raise RunError(f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}. {fix}")
-    file = folder / "run.json"
+    file = folder / (_REMOVED if has_removed_parts(folder) else "run.json")
     if not file.is_file():
         if _sweep_folders(folder):
             raise RunError(f"{folder} exists and holds no parts of a run: it has no run.json. {fix}")
@@ -64,14 +66,27 @@ def _is_sweep_part(file: Path) -> bool:
 
 
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
-    """Remove the parts of a run; other files are kept. :func:`check_parts` comes first."""
+    """Remove the parts of a run; other files are kept. :func:`check_parts` comes first.
+
+    The record is renamed first and removed last, so that the next command sees and completes a removal that was interrupted.
+    """
+    record = folder / _REMOVED
+    with suppress(FileNotFoundError):
+        (folder / "run.json").replace(record)
     for one in _sweep_folders(folder):
         for file in filter(_is_sweep_part, list(one.iterdir())):
             file.unlink(missing_ok=True)
     for file in folder.iterdir() if folder.is_dir() else ():
-        if _PARTS.fullmatch(file.name) and not file.is_dir() and not (keep_locks and file.name.startswith(LOCK)):
+        if _PARTS.fullmatch(file.name) and not file.is_dir() and file != record and not (keep_locks and file.name.startswith(LOCK)):
             file.unlink(missing_ok=True)
-    remove_empty(folder, *_sweep_folders(folder))
+    remove_empty(*_sweep_folders(folder))
+    record.unlink(missing_ok=True)
+    remove_empty(folder)
+
+
+def has_removed_parts(folder: Path) -> bool:
+    """Return whether the removal of parts was interrupted."""
+    return (folder / _REMOVED).is_file() and not (folder / "run.json").is_file()
 
 
 def remove_empty(*folders: Path) -> None:

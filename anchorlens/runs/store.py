@@ -15,8 +15,19 @@ import pyarrow as pa
 from anchorlens.errors import RunError
 from anchorlens.missing_values import with_nulls
 from anchorlens.runs.checksums import SUMS, check_file, listed_files, write_sums
-from anchorlens.runs.files import LOCK, flush_folder, flush_tree, is_running, parts_of, process_tag, remove_empty
-from anchorlens.runs.locks import is_held
+from anchorlens.runs.files import (
+    LOCK,
+    check_parts,
+    flush_folder,
+    flush_tree,
+    has_removed_parts,
+    is_running,
+    parts_of,
+    process_tag,
+    remove_empty,
+    remove_parts,
+)  # fmt: skip
+from anchorlens.runs.locks import is_held, lock_run
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 from anchorlens.runs.validation import LIST_TYPES, RUN, check_form, read_table
 
@@ -69,10 +80,17 @@ def check_place(folder: Path) -> None:
 def restore_run(target: Path) -> None:
     """Undo what a killed process left of :func:`write_run`: restore the run that it set aside, and remove its unfinished one.
 
-    Nothing is done while the run is locked: the process that holds the lock may be one of another machine.
+    Parts whose removal was interrupted are removed. Nothing is done while the run is locked: the process that holds the lock may be
+    one of another machine.
     """
     if not target.name or not target.parent.is_dir() or is_held(parts_of(target) / LOCK):
         return
+    parts = parts_of(target)
+    if has_removed_parts(parts):
+        check_parts(parts)
+        with lock_run(parts, target, None):
+            if has_removed_parts(parts):
+                remove_parts(parts)
     for file in sorted(target.parent.iterdir()):
         match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+-\d+)\.(old|tmp)", file.name)
         if match is None or is_running(match[1]):
