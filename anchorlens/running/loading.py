@@ -60,7 +60,7 @@ def results_of(given: Any) -> Any:
 
 
 def _check_names(folder: Path, sweep: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-    """Raise RunError if the arguments of a sweep are invalid, or if its tables name questions or quantities that were not measured."""
+    """Raise RunError if the arguments of a sweep are invalid, or if its tables name what was not measured."""
     config = {name: value for name, value in sweep["config"].items() if name not in sweep["config"].get("own_code", {})}
     try:
         specification_of(config["protocol"]).from_config({k: v for k, v in config.items() if not str(v).startswith("callable:")})

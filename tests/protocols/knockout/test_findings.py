@@ -220,7 +220,5 @@ def test_small_words():
 def test_an_estimate_that_a_file_lacks_is_named():
     facts = estimates_at(frame(FOUND), 7)
     assert facts.get(("other", "none")) is None
-    with pytest.raises(
-        RunError, match=r"^The run is damaged: its contrasts have no other of control 'none'\. Make the run again\.$"
-    ):
+    with pytest.raises(RunError, match=r"^The run is damaged: its contrasts have no other of control 'none'\. Make"):
         facts["other", "none"]
