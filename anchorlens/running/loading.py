@@ -61,9 +61,10 @@ def results_of(given: Any) -> Any:
 
 def _check_names(folder: Path, sweep: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
     """Raise RunError if the arguments of a sweep are invalid, or if its tables name what was not measured."""
-    config = {name: value for name, value in sweep["config"].items() if name not in sweep["config"].get("own_code", {})}
+    own = {"own_code", *sweep["config"].get("own_code", {})}  # functions are not stored
+    config = {name: one for name, one in sweep["config"].items() if name not in own and not str(one).startswith("callable:")}
     try:
-        specification_of(config["protocol"]).from_config({k: v for k, v in config.items() if not str(v).startswith("callable:")})
+        specification_of(config["protocol"]).from_config(config)
     except InputError as why:
         raise RunError(f"{folder / 'run.json'} is damaged: config: {why} {_AGAIN}") from why
     samples, examples = tables["samples"], tables["examples"]

@@ -64,12 +64,12 @@ def open_run(
         check_target(target, overwrite=replace)
         yield OpenRun(target, journal, replace)
         if job is None:
-            remove_parts(journal.folder)  # the run directory is written
+            remove_parts(journal.folder, keep_locks=True)  # the run directory is written
 
 
 def pending_of(target: Path) -> list[str] | None:
     """Return the sweeps that a run directory still lacks; None if there is no run, or if unfinished parts lie beside it."""
-    if parts_of(target).exists() or not (target / "run.json").is_file():
+    if (parts_of(target) / "run.json").is_file() or not (target / "run.json").is_file():
         return None
     return read_record(target)["pending"]
 

@@ -45,7 +45,9 @@ def check_parts(folder: Path) -> None:
     others += [f"{one.name}/{file.name}" for one in _sweep_folders(folder) for file in one.iterdir() if not _is_sweep_part(file)]
     if others:
         raise RunError(f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}. {fix}")
-    file = folder / (_REMOVED if has_removed_parts(folder) else "run.json")
+    file = folder / "run.json"
+    if not file.is_file() and (folder / _REMOVED).is_file():
+        file = folder / _REMOVED
     if not file.is_file():
         if _sweep_folders(folder):
             raise RunError(f"{folder} exists and holds no parts of a run: it has no run.json. {fix}")
@@ -68,7 +70,8 @@ def _is_sweep_part(file: Path) -> bool:
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
     """Remove the parts of a run; other files are kept. :func:`check_parts` comes first.
 
-    The record is renamed first and removed last, so that the next command sees and completes a removal that was interrupted.
+    The record is renamed first and removed last, so that the next command sees and completes a removal that was interrupted. Locks
+    come after it: then another process may begin here.
     """
     record = folder / _REMOVED
     with suppress(FileNotFoundError):
@@ -76,17 +79,18 @@ def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
     for one in _sweep_folders(folder):
         for file in filter(_is_sweep_part, list(one.iterdir())):
             file.unlink(missing_ok=True)
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if _PARTS.fullmatch(file.name) and not file.is_dir() and file != record and not (keep_locks and file.name.startswith(LOCK)):
-            file.unlink(missing_ok=True)
     remove_empty(*_sweep_folders(folder))
-    record.unlink(missing_ok=True)
+    files = [file for file in folder.glob("*") if _PARTS.fullmatch(file.name) and not file.is_dir()]
+    for file in sorted(files, key=lambda file: (file.name.startswith(LOCK), file == record)):
+        if not (keep_locks and file.name.startswith(LOCK)):
+            file.unlink(missing_ok=True)
     remove_empty(folder)
 
 
 def has_removed_parts(folder: Path) -> bool:
-    """Return whether the removal of parts was interrupted."""
-    return (folder / _REMOVED).is_file() and not (folder / "run.json").is_file()
+    """Return whether the removal of parts was interrupted; also true of a folder that is empty or has nothing but locks."""
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else [""]
+    return all(name.startswith(LOCK) for name in names) or (_REMOVED in names and "run.json" not in names)
 
 
 def remove_empty(*folders: Path) -> None:
