@@ -68,11 +68,11 @@ def _check_names(folder: Path, sweep: Mapping[str, Any], tables: Mapping[str, pd
     except InputError as why:
         raise RunError(f"{folder / 'run.json'} is damaged: config: {why} {_AGAIN}") from why
     samples, examples = tables["samples"], tables["examples"]
-    measured = {name: set(samples[name]) for name in ("metric", "control", "anchor")}
+    measured = {name: set(samples[name].unique()) for name in ("metric", "control", "anchor")}
     measured["example_id"] = set(examples.loc[examples["role"] == "base", "example_id"])
     for table, names in (("samples", ["example_id"]), ("curves", ["metric", "control", "anchor"])):
         for name in names:
-            if other := set(tables[table][name]) - measured[name]:
+            if other := set(tables[table][name].unique()) - measured[name]:
                 raise RunError(f"{folder}: {table}.parquet has {name}={min(map(str, other))!r}, which was not measured. {_AGAIN}")
 
 
