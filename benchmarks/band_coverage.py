@@ -17,6 +17,8 @@ Means of ΔP, one row per question:
 - ``all lost``: nearly all of P is lost at middle layers; P is near 0 or 1.
 - ``curve sparse``: curve minus null, both with the same mean; the curve falls far in 15 % of the cells, the null evenly.
 - ``null sparse``: the same with the roles exchanged and 5 % of the cells.
+- ``rare``: one question in 30 loses 50 points at all layers, the others hardly move. A sample without such a question looks like one
+  without an effect.
 
 Rates: ``flips 15 %`` and ``flips 5 %``, minus the flips of a placebo with the same rate.
 
@@ -25,7 +27,7 @@ and ``difference of AUCs`` of two equal probes.
 
 Columns: coverage of the pointwise interval (mean over layers) and of the simultaneous band, in %; share of curves with a layer whose
 truth lies below / above the band; share of layers whose band misses the truth (a false claim where the truth is 0); mean width of
-the band (AUC: in hundredths).
+the band (AUC: in hundredths); share of curves that few questions carry, whose band allows for a question at the end of the scale.
 """
 
 import argparse
@@ -39,7 +41,7 @@ from scipy import stats
 from anchorlens.constants import NULL_CONTROLS, P
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.running.loading import load_run
-from anchorlens.statistics.bands import Band, auc_band, band
+from anchorlens.statistics.bands import Band, auc_band, band, is_concentrated
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, Q
 from anchorlens.statistics.resamples import Resamples
 
@@ -97,6 +99,10 @@ def shapes(share: float, sign: int) -> Callable[[np.random.Generator, int], Arra
     return world
 
 
+def rare(rng: np.random.Generator, n: int) -> Array:
+    return noise(rng, n) - 50 * (rng.random((n, 1)) < 1 / 30)
+
+
 def flip_difference(share: float) -> Callable[[np.random.Generator, int], Array]:
     return lambda rng, n: 100.0 * happens(rng, n, share) - 100.0 * happens(rng, n, share)
 
@@ -132,7 +138,7 @@ ZERO = np.zeros(LAYERS)
 WORLDS = {
     "normal": World(normal), "heavy-tailed": World(heavy_tailed), "skewed": World(falling(0.15)), "sparse": World(falling(0.05)),
     "log-odds": World(log_odds), "all lost": World(all_lost), "curve sparse": World(shapes(0.15, 1), ZERO),
-    "null sparse": World(shapes(0.05, -1), ZERO), "flips 15 %": World(flip_difference(0.15), ZERO, "rate"),
+    "null sparse": World(shapes(0.05, -1), ZERO), "rare": World(rare), "flips 15 %": World(flip_difference(0.15), ZERO, "rate"),
     "flips 5 %": World(flip_difference(0.05), ZERO, "rate"), "AUC 0.7": World(paired_scores(0.74), kind="auc"),
     "AUC 0.95": World(paired_scores(2.32), kind="auc"), "heavy-tailed AUC": World(paired_scores(1.6, heavy=True), kind="auc"),
     "difference of AUCs": World(paired_scores(1.8), ZERO, "auc difference"),
@@ -218,13 +224,14 @@ def band_of(world: World, rng: np.random.Generator, n: int, resamples: int, seed
 
 def measure(name: str, world: World, n: int, runs: int, resamples: int) -> Array:
     """Return the columns of a row of the table, as means over runs."""
-    truth, total = truth_of(world), np.zeros(6)
+    truth, total = truth_of(world), np.zeros(7)
     for run in range(runs):
         made = band_of(world, np.random.default_rng([3, n, *name.encode(), run]), n, resamples, run)
         below, above = truth < made.sim_low, truth > made.sim_high
         total += [
             ((made.low <= truth) & (truth <= made.high)).mean(), not (below | above).any(), below.any(), above.any(),
             (below | above).mean(), (made.sim_high - made.sim_low).mean() * (100 if world.kind.startswith("auc") else 1),
+            is_concentrated(made.n_effective, made.n).any(),
         ]  # fmt: skip
     return total / runs
 
@@ -238,14 +245,13 @@ def main() -> None:
     parser.add_argument("--real", nargs="+", metavar="RUN", help="run directories whose questions are the population")
     args = parser.parse_args()
     worlds = {name: world for folder in args.real for name, world in real_worlds(folder).items()} if args.real else WORLDS
-    print("| world | questions | pointwise | simultaneous | below / above | layers missed | width |\n|" + " --- |" * 7)
+    print("| world | questions | pointwise | simultaneous | below / above | layers missed | width | few carry |\n|" + " --- |" * 8)
     for name in args.worlds.split(";") if args.worlds else worlds:
         for n in args.sizes:
-            point, every, below, above, missed, width = measure(name, worlds[name], n, args.runs, args.resamples)
-            cells = (
-                f"{100 * point:.1f} | {100 * every:.1f} | {100 * below:.1f} / {100 * above:.1f} | {100 * missed:.1f} | {width:.1f}"
-            )
-            print(f"| {name} | {n} | {cells} |", flush=True)
+            point, every, below, above, missed, width, few = measure(name, worlds[name], n, args.runs, args.resamples)
+            cells = [f"{100 * point:.1f}", f"{100 * every:.1f}", f"{100 * below:.1f} / {100 * above:.1f}", f"{100 * missed:.1f}"]
+            cells += [f"{width:.1f}", f"{100 * few:.0f}"]
+            print(f"| {name} | {n} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

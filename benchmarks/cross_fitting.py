@@ -62,7 +62,7 @@ def within_folds(draws: Resamples, scores: Array, label: Array, fold: Array, min
     far = each.far.mean(-1)
     return Estimate(
         np.array([each.value.mean()]), np.array([error]), each.draws.mean(-1)[:, None], errors[:, None],
-        np.array([each.n.sum()]), far[:, None],
+        np.array([each.n.sum()]), far[:, None], far[:0, None],
     )  # fmt: skip
 
 

@@ -20,8 +20,9 @@ layers. ΔP is drawn with a correlation of 0.8 between neighbouring layers. Worl
 fall by a further 30 points and ``same_role`` stays at 0: a disturbance of the anchor's positions, which is localised but no
 content. For ``null moves`` nothing is added.
 
-With ``effect``, ``normal`` noise, the first anchor's curve loses 8 points (``--effect``) at layers 10-19. The two columns are then
-the shares of sweeps in which one of these layers is claimed, ``wrong`` that in which another one is.
+With ``effect``, ``normal`` noise, the first anchor's curve loses 8 points (``--effect``) at layers 10-19. With ``effect in 15 %``
+(and 5, 30 %) it loses 60 points there in that share of the rows, and the noise has sd 1. The two columns are then the shares of
+sweeps in which one of these layers is claimed, ``wrong`` that in which another one is.
 """
 
 import argparse
@@ -47,6 +48,8 @@ HOLDS = range(10, 20)
 WORLDS = (
     "normal", "shared level", "heavy-tailed", "skewed", "sparse", "curve sparse", "null sparse", "null moves",
 )  # fmt: skip
+PARTIAL = {f"effect in {share} %": share / 100 for share in (5, 15, 30)}
+"""Name and share of rows of the kinds with an effect in some rows."""
 
 
 def noise(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float64]:
@@ -84,19 +87,21 @@ def draw_kind(kind: str, questions: int, seed: int, *, disturbed: bool = False, 
     """Draw ΔP of one sweep, [anchor control question layer].
 
     Args:
-        kind: A world, or ``effect``.
+        kind: A world, ``effect``, or one of :data:`PARTIAL`.
         questions: Number of questions.
         seed: Random seed of the sweep.
         disturbed: Whether curve and ``norm_matched`` fall by a further 30 points while ``same_role`` stays at 0.
         effect: Change of the first anchor's curve at the layers :data:`HOLDS` of the kind ``effect``.
     """
     rng = np.random.default_rng([seed, questions, *kind.encode()])
-    delta = draw(kind, questions, rng)
+    delta = draw(kind, questions, rng) / (10 if kind in PARTIAL else 1)
     if disturbed:
         delta -= 30
         delta[:, 1] = noise(rng, len(ANCHORS), questions, LAYERS)
     if kind == "effect":
         delta[0, 0, :, HOLDS.start : HOLDS.stop] += effect
+    if kind in PARTIAL:
+        delta[0, 0, rng.random(questions) < PARTIAL[kind], HOLDS.start : HOLDS.stop] -= 60
     return delta
 
 
@@ -151,10 +156,12 @@ def false_rates(world: str, questions: int, runs: int, n_resamples: int = 1000, 
     return count[LOCALISED] / runs, count[CONTENT] / runs
 
 
-def power(questions: int, runs: int, effect: float = -8.0, n_resamples: int = 1000) -> tuple[float, float, float]:
+def power(
+    questions: int, runs: int, effect: float = -8.0, n_resamples: int = 1000, kind: str = "effect"
+) -> tuple[float, float, float]:
     """Return the shares of sweeps that claim a layer with the effect (localised, content) and another layer."""
     true = {(ANCHORS[0], layer) for layer in HOLDS}
-    found = [claims(draw_kind("effect", questions, seed, effect=effect), n_resamples) for seed in range(runs)]
+    found = [claims(draw_kind(kind, questions, seed, effect=effect), n_resamples) for seed in range(runs)]
     localised, content = (sum(bool(one[status] & true) for one in found) / runs for status in (LOCALISED, CONTENT))
     return localised, content, sum(bool(one[LOCALISED] - true) for one in found) / runs
 
@@ -163,7 +170,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="sweeps per kind and size (default: 300)")
     parser.add_argument("--sizes", default="20,40,100", help="numbers of questions (default: 20,40,100)")
-    parser.add_argument("--kinds", default=",".join([*WORLDS, "effect"]), help="kinds of sweeps, separated by commas (default: all)")
+    parser.add_argument(
+        "--kinds", default=",".join([*WORLDS, "effect", *PARTIAL]), help="kinds of sweeps, separated by commas (default: all)"
+    )
     parser.add_argument("--effect", type=float, default=-8.0, help="points of the kind effect (default: -8)")
     parser.add_argument(
         "--level", type=float, default=0.95, help="joint level of the band in worlds without an effect (default: 0.95)"
@@ -172,8 +181,8 @@ def main() -> None:
     print("| sweep | questions | localised | content | wrong |\n| --- | --- | --- | --- | --- |")
     for kind in args.kinds.split(","):
         for questions in map(int, args.sizes.split(",")):
-            if kind == "effect":
-                shares = "{:.3f} | {:.3f} | {:.3f}".format(*power(questions, args.runs, args.effect))
+            if kind == "effect" or kind in PARTIAL:
+                shares = "{:.3f} | {:.3f} | {:.3f}".format(*power(questions, args.runs, args.effect, kind=kind))
             else:
                 shares = "{:.3f} | {:.3f} | -".format(*false_rates(kind, questions, args.runs, level=args.level))
             print(f"| {kind} | {questions} | {shares} |", flush=True)

@@ -106,7 +106,8 @@ def world(n: int, question: float, seed: int) -> dict[str, tuple[float, float]]:
             mixed[i :: len(gaps)] = own[i :: len(gaps)]
         difference = np.array([value - np.mean([v for v, _ in gaps])])
         unknown = np.full((len(many), 1), np.nan)  # only the pointwise interval is used
-        made = band(Estimate(difference, unknown[0], (many - mixed)[:, None], unknown, np.array([len(set(ids))]), unknown[:2]))
+        size = np.array([len(set(ids))])
+        made = band(Estimate(difference, unknown[0], (many - mixed)[:, None], unknown, size, unknown[:2], unknown[:0]))
         found[name] = (float(made.low[0]), float(made.high[0]))
     return found
 

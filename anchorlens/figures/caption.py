@@ -10,6 +10,7 @@ from anchorlens.figures.hover import FEW, WEAK, metric_labels
 from anchorlens.figures.labels import CURVE, PATHWAYS, anchor_rank, words_of
 from anchorlens.figures.palette import display_dataset
 from anchorlens.figures.traces import SIMULTANEOUS
+from anchorlens.statistics.bands import is_concentrated
 
 _PROTOCOLS = {"swap": "activation swap", "knockout": "attention knockout"}
 _READOUTS = {
@@ -101,7 +102,11 @@ def _describe_band(curves: pd.DataFrame, band: str) -> str:
     if not band or curves[f"{band}_low"].isna().all():
         return ""
     which = "simultaneous over all layers" if band == SIMULTANEOUS else "pointwise, for a layer chosen beforehand"
-    return f"Bands: 95 %, {which} (bootstrap over questions; none below {MIN_QUESTIONS_FOR_CLAIM} questions)"
+    text = f"Bands: 95 %, {which} (bootstrap over questions; none below {MIN_QUESTIONS_FOR_CLAIM} questions)"
+    own = curves[curves["control"] == "none"]
+    if band != SIMULTANEOUS or not is_concentrated(own["n_effective"], own["n"]).any():
+        return text
+    return f"{text}. Where few questions carry the effect (hover), they allow for an unseen question at the end of the scale"
 
 
 def _describe_controls(table: pd.DataFrame) -> str:

@@ -9,14 +9,16 @@ import pandas as pd
 
 from anchorlens.constants import AUC, DIFFERENCE, FLIP, MIN_QUESTIONS_FOR_CLAIM, POINTS, SIZE, P
 from anchorlens.figures.controls import LEADING, control_labels
+from anchorlens.statistics.bands import is_concentrated
 
 WEAK = 0.5  # fraction of rows whose null has fewer positions than the anchor, above which the texts say so
 FEW = 20  # number of questions below which the texts say so (METHOD 6)
 _POINT = [
-    "control", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "auc", "auc_low", "auc_high",
+    "control", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "n_effective",
+    "auc", "auc_low", "auc_high",
     "no_signal", "is_noise", "noise_floor", "frac_null_incomplete", "by_construction",
 ]  # fmt: skip
-_CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "claimed"]
+_CONTRAST = ["quantity", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "n_effective", "claimed"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def contrast_texts(contrast_tables: pd.DataFrame) -> list[str]:
         lines = [str(row.layer), _format_interval(row, row.value, contrast.unit, contrast.digits)]
         if row.claimed:
             lines.append("claimed by the findings")
-        texts.append("<br>".join([*lines, *_size(row.n)]))
+        texts.append("<br>".join([*lines, *_size(row.n, row.n_effective)]))
     return texts
 
 
@@ -132,7 +134,7 @@ def _point(row: Any, labels: MetricLabels) -> list[str]:
     if labels is not FLIPS:  # a flip rate has no value before
         before = "P before" if labels is DELTA else "before"
         lines.append(f"{before} unknown" if math.isnan(row.p_before) else f"{before} {row.p_before:.3f}")
-    lines += _size(row.n)
+    lines += _size(row.n, row.n_effective)
     if not math.isnan(row.auc):
         lines.append(f"AUC {row.auc:.2f} ({_interval(f'{row.auc_low:.2f}', f'{row.auc_high:.2f}') or 'no interval'})")
     if row.no_signal:
@@ -157,13 +159,15 @@ def _interval(low: str, high: str) -> str:
     return "" if "nan" in (low, high) else f"95 %: {low} to {high}"
 
 
-def _size(n: float) -> list[str]:
+def _size(n: float, n_effective: float) -> list[str]:
     if math.isnan(n):
         return ["n unknown"]
     text = f"n = {int(n)} question{'' if int(n) == 1 else 's'}"
     if n < MIN_QUESTIONS_FOR_CLAIM:
         return [text, f"fewer than {MIN_QUESTIONS_FOR_CLAIM} questions: no interval, no claim"]
-    return [text, f"fewer than {FEW} questions: interpret with care"] if n < FEW else [text]
+    care = [f"fewer than {FEW} questions: interpret with care"] if n < FEW else []
+    few = [f"few questions carry the effect: effective number {n_effective:.1f}"] if is_concentrated(n_effective, n) else []
+    return [text, *care, *few]
 
 
 def format_number(value: float, digits: int = 2) -> str:

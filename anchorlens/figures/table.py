@@ -25,7 +25,7 @@ _TEXT_IF_KNOWN = {"metric": P} | dict.fromkeys(
     ("pathway", "site", "direction", "donor_rule", "knockout_mode", "readout", "delta_kind", "unit", "probe_site", *SETTINGS), ""
 )
 _NUMBERS_IF_KNOWN = (
-    "window", "sim_low", "sim_high", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
+    "window", "sim_low", "sim_high", "n_effective", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
     "qa_text_auc", "qa_text_auc_low", "position",
 )  # fmt: skip
 _LABELLED = "plot_curves({'first': a, 'second': b}), in a shell --label first --label second"
@@ -266,7 +266,7 @@ def _refuse_orphans(table: pd.DataFrame) -> None:
 OWNER = ["model", "part", "dataset", "protocol", "anchor", *SETTINGS]
 _PLACE = [*OWNER, "quantity", "control", "layer"]
 _CONTRAST_COLUMNS = ("model", "dataset", "protocol", "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high", "n")
-_CONTRAST_NUMBERS = ("layer", "value", *_ENDS, "n")
+_CONTRAST_NUMBERS = ("layer", "value", *_ENDS, "n", "n_effective")
 _MARKS = {"claimed": False, "shaded": False, "has_findings": False}
 # Quantity of the finding on the layers at which all contrasts stand.
 _ALL_CONTRASTS = "all_contrasts"
@@ -303,9 +303,9 @@ def gather_contrasts(
         controls: As in :func:`gather`.
 
     Returns:
-        Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n``,
-        ``view`` (display name of quantity and control) and, from the findings: ``claimed`` (the layer belongs to a claim about the
-        quantity), ``shaded`` (all contrasts stand there) and ``has_findings``. Empty if nothing is drawn.
+        Columns ``model dataset protocol anchor``, settings, ``quantity control layer value ci_low ci_high sim_low sim_high n
+        n_effective``, ``view`` (display name of quantity and control) and, from the findings: ``claimed`` (the layer belongs to a
+        claim about the quantity), ``shaded`` (all contrasts stand there) and ``has_findings``. Empty if nothing is drawn.
     """
     nothing = pd.DataFrame(columns=[*_PLACE, *_CONTRAST_NUMBERS[1:], *_MARKS, "view"])
     if contrasts is False:

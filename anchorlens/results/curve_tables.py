@@ -50,7 +50,8 @@ def curves_frame(
             {
                 "layer": wide.columns.astype(int), "effect": curve.value, "ci_low": curve.low, "ci_high": curve.high,
                 "sim_low": sim_low, "sim_high": sim_high, "p_before": p_before.value,
-                "n": curve.n, "by_construction": by_construction.to_numpy(), "frac_null_incomplete": _frac_null_incomplete(group),
+                "n": curve.n, "n_effective": curve.n_effective, "by_construction": by_construction.to_numpy(),
+                "frac_null_incomplete": _frac_null_incomplete(group),
             }
         )  # fmt: skip
         frames.append(frame.assign(**shared | ({"metric": SHARE, "unit": "% of P before"} if share else {})))

@@ -6,6 +6,7 @@ from typing import NamedTuple, NoReturn
 import pandas as pd
 
 from anchorlens.errors import RunError
+from anchorlens.statistics.bands import is_concentrated
 
 # Layers are listed if they form at most 3 ranges, or are at most 5.
 _PIECES, _FEW_LAYERS = 3, 5
@@ -64,6 +65,23 @@ def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> 
     """Return the estimates of one quantity and control by layer."""
     rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
     return {int(layer): LayerEstimate(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)}
+
+
+def concentration_note(table: pd.DataFrame, by: str, words: str = "{}") -> str:
+    """Return a sentence on curves or contrasts that few questions carry; empty if there are none.
+
+    Args:
+        table: Columns ``n``, ``n_effective`` and ``by``.
+        by: Column that names the curves or contrasts.
+        words: Format of their names.
+    """
+    few = table[is_concentrated(table["n_effective"], table["n"])]
+    named = [
+        f"{words.format(name)} (effective number {own['n_effective'].min():.1f} of {own['n'].max()})"
+        for name, own in few.groupby(by, sort=False)
+    ]
+    end = "the band allows for an unseen question at the end of the scale"
+    return f"Few questions carry {join_with_and(named)}: {end}." if named else ""
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

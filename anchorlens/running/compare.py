@@ -8,12 +8,12 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_LAYERS
+from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_LAYERS, POINTS
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.hover import MetricLabels, metric_labels
 from anchorlens.results.claims import level_of
-from anchorlens.results.estimates import format_ranges
+from anchorlens.results.estimates import concentration_note, format_ranges
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import results_of
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, answer_first, leading_metric, summary_order
@@ -44,8 +44,9 @@ class Comparison:
         Returns:
             ``model dataset protocol anchor layer``; ``difference`` (second minus first, in the unit of the metric) with its
             pointwise 95 % interval ``ci_low ci_high`` and its band ``sim_low sim_high``, which holds at 95 % jointly over all
-            layers, anchors and sweeps; ``n`` (shared questions); ``first second`` (mean effect of the shared rows in each run);
-            ``only_first only_second`` (rows in one run only).
+            layers, anchors and sweeps; ``n`` (shared questions) and ``n_effective`` (effective number of those that carry the
+            difference); ``first second`` (mean effect of the shared rows in each run); ``only_first only_second`` (rows in one run
+            only).
         """
         return self._table[summary_order(self._table)].copy()
 
@@ -66,6 +67,7 @@ class Comparison:
         verdict = f"Curves differ: {'; '.join(where)}." if where else "No difference was detected at any layer."
         if table["n"].max() < MIN_QUESTIONS_FOR_LAYERS:
             verdict = f"Nothing is claimed: {MIN_QUESTIONS_FOR_LAYERS} shared questions are needed to name layers."
+        few = concentration_note(table, "dataset", "the difference on {}")
         shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
         what = f"{self._metric.name} in{self._metric.unit}"
         n = len(table[names[:3]].drop_duplicates())
@@ -73,7 +75,7 @@ class Comparison:
         head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, {what}; largest difference, 95 % band over all {over}"
         whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
         text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
-        return "\n".join([verdict, head, *([whose] if shared else []), text])
+        return "\n".join([verdict, *([few] if few else []), head, *([whose] if shared else []), text])
 
 
 def compare(
@@ -144,7 +146,8 @@ def _difference(
     wide = {anchor: own.dropna().droplevel("anchor").unstack("layer") for anchor, own in by_anchor.items()}
     changes = [sides["second"] - sides["first"] for sides in wide.values()]
     frames: list[pd.DataFrame] = []
-    for (anchor, own), made in zip(by_anchor.items(), _bands(changes, n_resamples, seed, level), strict=True):
+    limit = 200 if measured[0]["unit"].iloc[0] == POINTS else np.inf
+    for (anchor, own), made in zip(by_anchor.items(), _bands(changes, n_resamples, seed, level, limit), strict=True):
         alone = {name: own[own[other].isna()].index for name, other in (("first", "second"), ("second", "first"))}
         first, second = (wide[anchor][side] for side in ("first", "second"))
         frames.append(
@@ -153,6 +156,7 @@ def _difference(
                     "anchor": anchor, "layer": first.columns.astype(int), "first": first.mean().to_numpy(),
                     "second": second.mean().to_numpy(), "difference": made.value, "ci_low": made.low,
                     "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
+                    "n_effective": made.n_effective,
                     **{f"only_{name}": index.get_level_values("example_id").nunique() for name, index in alone.items()},
                 }
             )
@@ -175,12 +179,12 @@ def _difference(
     return table, curves
 
 
-def _bands(changes: Sequence[pd.DataFrame], n_resamples: int, seed: int, level: float) -> list[Band]:
+def _bands(changes: Sequence[pd.DataFrame], n_resamples: int, seed: int, level: float, limit: float) -> list[Band]:
     """Return the bands of several curves [row layer]; the simultaneous one covers all curves together at ``level``."""
     whole = pd.concat(changes, axis=1)
     values = whole.to_numpy(dtype=np.float64)
     draws = Resamples.of(whole.index.get_level_values("question_id"), n_resamples=n_resamples, seed=seed)
     estimate = draws.means(values, ~np.isnan(values))
-    joint = band(estimate, level=level)
-    both = replace(band(estimate), sim_low=joint.sim_low, sim_high=joint.sim_high)
+    joint = band(estimate, level=level, limit=limit)
+    both = replace(band(estimate, limit=limit), sim_low=joint.sim_low, sim_high=joint.sim_high)
     return both.parts([change.shape[1] for change in changes])

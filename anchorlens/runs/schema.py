@@ -7,7 +7,7 @@ import pandas as pd
 
 from anchorlens.constants import FLIP, POINTS, SETTINGS, P  # noqa: F401 - names of metrics and units belong to the schema
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Version of the tables and of ``run.json``; no other version is read."""
 
 SAMPLE_COLUMNS = (
@@ -22,12 +22,12 @@ CURVE_KEYS = (
 )  # fmt: skip
 TEXT_AUCS = ("answer_text_auc", "qa_text_auc", "qa_text_auc_low")
 CURVE_COLUMNS = (
-    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "by_construction", "auc", "auc_low",
-    "auc_high", "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
+    *CURVE_KEYS, "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n", "n_effective", "by_construction",
+    "auc", "auc_low", "auc_high", "probe_above_chance", "noise_floor", "frac_null_incomplete", *TEXT_AUCS,
 )  # fmt: skip
 CURVE_TYPES = {
     "position": "Int64", "head": "Int64", "auc": "float64", "auc_low": "float64", "auc_high": "float64",
-    "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64",
+    "probe_above_chance": "boolean", "noise_floor": "float64", "sim_low": "float64", "sim_high": "float64", "n_effective": "float64",
     "frac_null_incomplete": "float64", "answer_text_auc": "float64", "qa_text_auc": "float64", "qa_text_auc_low": "float64",
 }  # fmt: skip
 SLOT_TYPES = dict.fromkeys(("position", "head", "n_patched", "n_null_patched"), "Int64") | {"pre_answer_token_differs": "boolean"}
@@ -38,7 +38,7 @@ EXAMPLE_COLUMNS = (
 )  # fmt: skip
 CONTRAST_COLUMNS = (
     "run_id", "protocol", "model", "dataset", *SETTINGS, "anchor", "layer", "quantity", "control", "value", "ci_low", "ci_high",
-    "sim_low", "sim_high", "n",
+    "sim_low", "sim_high", "n", "n_effective",
 )  # fmt: skip
 
 TABLE_COLUMNS = {

@@ -22,7 +22,7 @@ _NUMBERS = frozenset(
     (
         "value_before", "value_after", "effect", "logp_before", "logp_after", "logit_diff_before", "logit_diff_after", "value",
         "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
-        "answer_text_auc", "qa_text_auc", "qa_text_auc_low", "popularity", "qa_text_score",
+        "answer_text_auc", "qa_text_auc", "qa_text_auc_low", "popularity", "qa_text_score", "n_effective",
     )
 )  # fmt: skip
 # Explicit types, because lists that are empty in every row would be written as null columns.

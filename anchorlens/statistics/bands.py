@@ -5,8 +5,10 @@ A pointwise 95 % interval is valid for one layer chosen in advance. The simultan
 standard error of that resample, and the two ends use separate quantiles of the largest and the smallest standardised deviation.
 
 A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. So each end of the band is
-computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too. Gaffke's
-bound is the idea: there the further question lies at the end of the scale.
+computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too.
+
+If few questions carry the effect (:func:`is_concentrated`), a sample often holds none of those that carry it in the population, and
+no value of the sample shows how far they fall. The further question then lies at the end of the scale (Gaffke's bound).
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
@@ -33,6 +36,7 @@ class Band:
         sim_low: Lower end of the simultaneous band, [point]; never above ``low``.
         sim_high: Upper end of the simultaneous band, [point]; never below ``high``.
         n: Number of questions at each point, [point].
+        n_effective: Effective number of questions that carry the effect, of all points together, [point]; NaN if it is not a mean.
     """
 
     value: Array
@@ -41,11 +45,12 @@ class Band:
     sim_low: Array
     sim_high: Array
     n: Counts
+    n_effective: Array
 
     def parts(self, sizes: Sequence[int]) -> "list[Band]":
         """Split a band of several curves into one per curve; ``sizes``: points of each curve."""
         ends = np.cumsum(sizes)[:-1]
-        columns = (self.value, self.low, self.high, self.sim_low, self.sim_high, self.n)
+        columns = (self.value, self.low, self.high, self.sim_low, self.sim_high, self.n, self.n_effective)
         return [Band(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
 
 
@@ -60,7 +65,8 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         level: Coverage, in (0, 1).
         rate: Whether values are rates in percentage points, or differences of two. Points that are equal in all resamples (no row
             flips) then get the exact binomial bound for n questions without an event.
-        limit: Largest absolute value of the quantity; both bands are clipped there.
+        limit: Largest absolute value of the quantity for a question; both bands are clipped there. If few questions carry the
+            effect, the simultaneous band allows for one more question at either limit.
 
     Returns:
         Both bands; NaN at points with fewer than two questions.
@@ -73,7 +79,7 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
     if usable.any():
         inside = estimate.at(usable)
         low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
-        below, above = _sup_t(inside.draws - inside.value, inside, level)
+        below, above = _sup_t(inside.draws - inside.value, inside, level, limit)
         sim_low, sim_high = inside.value - below, inside.value + above
         constant = _constant(inside)
         if rate and constant.any():
@@ -82,7 +88,37 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
     low, high, sim_low, sim_high = ends
-    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n)
+    n_effective = np.full(len(usable), effective_questions(estimate.effects[:, usable]))
+    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n, n_effective)
+
+
+def effective_questions(effects: Array) -> float:
+    """Compute the effective number of questions that carry an effect, (sum of m)^2 / sum of m^2.
+
+    m is the largest absolute effect of a question at any point. The number is that of questions if all have the same m, and 1 if one
+    question has the whole effect.
+
+    Args:
+        effects: Effect of each question, [question point]; NaN where it has none.
+
+    Returns:
+        Effective number of questions; NaN without an effect.
+
+    Source:
+        Kish 1965, Survey Sampling (effective sample size).
+    """
+    largest = np.fmax.reduce(np.abs(effects), axis=1, initial=0.0)
+    squares = float((largest**2).sum())
+    return float(largest.sum()) ** 2 / squares if squares > 0 else np.nan
+
+
+def is_concentrated(n_effective: npt.ArrayLike, n: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Return True where the effective number of questions is below 20, and below half of the ``n`` questions; NaN: False.
+
+    Measured with a lower limit, a fifth of the questions or 15: bands of real questions that the model does not know cover 86 % at
+    40 questions or 92 % at 100 (goals: 90 % and 93 %).
+    """
+    return np.asarray(np.asarray(n_effective) < np.minimum(MIN_QUESTIONS_FOR_LAYERS, np.asarray(n) / 2))
 
 
 def p_values(estimate: Estimate, *, rate: bool = False) -> Array:
@@ -167,7 +203,8 @@ def auc_band(estimate: Estimate, *, level: float = 0.95, cross_fitted: bool = Fa
             # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of 0.95 above it in 9 % of curves.
             bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
             top[usable] = np.where(inside.value > 0.5, _stretch(up, size), up)
-    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n)
+    unknown = np.full(len(usable), np.nan)
+    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n, unknown)
 
 
 def _usable(estimate: Estimate) -> npt.NDArray[np.bool_]:
@@ -205,25 +242,29 @@ def _bound(alpha: Array | float, n: Counts) -> Array:
     return 100 * (1 - (np.asarray(alpha) / 2) ** (1 / n))
 
 
-def _sup_t(deviations: Array, estimate: Estimate, level: float) -> tuple[Array, Array]:
+def _sup_t(deviations: Array, estimate: Estimate, level: float, limit: float = np.inf) -> tuple[Array, Array]:
     """Return the widths of the simultaneous band below and above the value, [point].
 
     Args:
         deviations: Value of each resample minus that of the sample, [resample point]; NaN for a group that is empty in a resample.
         estimate: Standard errors, number of questions and farthest questions; on the scale of ``deviations``.
         level: Coverage, in (0, 1).
+        limit: Largest absolute value of a question; infinite if unknown.
     """
     moving = estimate.error > _EQUAL  # points at which all questions are equal have no deviation
     below, above = np.zeros(len(moving)), np.zeros(len(moving))
     if moving.any():
         part, shifts = estimate.at(moving), deviations[:, moving]
-        below[moving] = _width_below(shifts, part, np.nanmin(part.far), level)
-        above[moving] = _width_below(-shifts, part, -np.nanmax(part.far), level)
+        few = is_concentrated(effective_questions(estimate.effects), part.n) & np.isfinite(limit)
+        lowest = np.where(few, -limit - part.value, np.nanmin(part.far))
+        highest = np.where(few, limit - part.value, np.nanmax(part.far))
+        below[moving] = _width_below(shifts, part, lowest, level)
+        above[moving] = _width_below(-shifts, part, -highest, level)
     return below, above
 
 
-def _width_below(deviations: Array, estimate: Estimate, far: float, level: float) -> Array:
-    """Return the width below the value, [point]; ``far``: distance of one more question from the value, negative."""
+def _width_below(deviations: Array, estimate: Estimate, far: Array, level: float) -> Array:
+    """Return the width below the value, [point]; ``far``: distance of one more question from the value, negative, [point]."""
     n = estimate.n
     error = _with_one_more(estimate.error, n, far)
     with np.errstate(divide="ignore"):
@@ -248,7 +289,7 @@ def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
 
     value, error, least, slope = to_logit(estimate.value, estimate.error)
     draws, errors, _, _ = to_logit(estimate.draws, estimate.errors)
-    return Estimate(value, error, draws, errors, n, estimate.far * slope), least
+    return Estimate(value, error, draws, errors, n, estimate.far * slope, estimate.effects), least
 
 
 def _stretch(auc: Array, n: Counts) -> Array:

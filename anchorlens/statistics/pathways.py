@@ -104,7 +104,7 @@ def _subtract(a: Estimate, b: Estimate) -> Estimate:
     n = np.minimum(a.n, b.n)
     own, other = (n / np.fmax(one.n, 1) * one.far for one in (a, b))
     least, most = np.fmin(own[0], -other[1]), np.fmax(own[1], -other[0])
-    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], n, np.stack([least, most]))
+    return Estimate(a.value - b.value, errors[0], a.draws - b.draws, errors[1], n, np.stack([least, most]), a.effects[:0])
 
 
 def quantity_frame(
@@ -131,6 +131,6 @@ def band_frame(layers: Sequence[int], quantity: str, control: str, made: Band) -
     return pd.DataFrame(
         {
             "layer": list(layers), "quantity": quantity, "control": control, "value": made.value, "ci_low": made.low,
-            "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
+            "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n, "n_effective": made.n_effective,
         }
     )  # fmt: skip

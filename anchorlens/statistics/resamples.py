@@ -21,6 +21,7 @@ class Estimate:
         errors: Standard error computed within each resample, [resample point].
         n: Number of questions, [point].
         far: Smallest and largest influence of a question in the sample, [2 point]. Of a mean: its distance from the mean.
+        effects: Mean of each question in the sample, [question point]; NaN where it has none. No questions if it is not a mean.
     """
 
     value: Array
@@ -29,18 +30,19 @@ class Estimate:
     errors: Array
     n: Counts
     far: Array
+    effects: Array
 
     def at(self, points: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Estimate":
         """Return the estimate at some of the points."""
-        draws, errors, far = (field[:, points] for field in (self.draws, self.errors, self.far))
-        return Estimate(self.value[points], self.error[points], draws, errors, self.n[points], far)
+        draws, errors, far, effects = (field[:, points] for field in (self.draws, self.errors, self.far, self.effects))
+        return Estimate(self.value[points], self.error[points], draws, errors, self.n[points], far, effects)
 
     def over(self, other: "Estimate") -> "Estimate":
         """Return the ratio to another estimate with the same resamples. It lacks standard errors: its band is pointwise only."""
         with np.errstate(invalid="ignore", divide="ignore"):
             value, draws = self.value / other.value, self.draws / other.draws
         unknown = np.full_like(draws, np.nan)
-        return Estimate(value, unknown[0], draws, unknown, self.n, unknown[:2])
+        return Estimate(value, unknown[0], draws, unknown, self.n, unknown[:2], unknown[:0])
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Resamples:
             errors = _correct(np.sqrt(np.fmax(squares, 0)) / rows, weights @ (counts > 0))
             n = (counts > 0).sum(0).astype(np.int64)
             far = n / counts.sum(0) * np.stack([residuals.min(0), residuals.max(0)])
-        return Estimate(value, errors[0], value + shift[1:], errors[1:], n, far)
+            effects = sums / np.where(counts > 0, counts, np.nan)
+        return Estimate(value, errors[0], value + shift[1:], errors[1:], n, far, effects)
 
     def aucs(self, scores: Array, labels: Array, minus: Array | None = None) -> Estimate:
         """Compute the area under the ROC curve at every point: the share of pairs of rows with labels 1 and 0 that are in order.
@@ -123,7 +126,7 @@ class Resamples:
                 squares = np.einsum("qb,qb,qb->b", weights, influence, influence, dtype=np.float64)
                 errors[:, point] = _correct(2 * np.sqrt(squares) / total, weights.sum(0, dtype=np.float64))
             far[:, point] = 2 * n[point] / total[0] * np.array([influence[:, 0].min(), influence[:, 0].max()])
-        return Estimate(auc[0], errors[0], auc[1:], errors[1:], n, far)
+        return Estimate(auc[0], errors[0], auc[1:], errors[1:], n, far, auc[:0])
 
 
 def _pairs(arms: Array, labels: Array, cluster: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:

@@ -9,7 +9,7 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.runs import schema
 
 from .seen import curves_of, dotted, looks, names, only_curve, told
-from .synthetic import drawn, knockout_contrasts, knockout_frame, point, swap_frame
+from .synthetic import drawn, effect, knockout_contrasts, knockout_frame, point, swap_frame
 
 MODELS = {"m": 4}
 
@@ -91,6 +91,17 @@ def test_few_questions_are_said_and_not_drawn(n, said):
     assert all(text.endswith(said or f"n = {n} questions") for text in only_curve(figure).text)
     assert ("fewer than 20 questions" in told(figure)) == bool(said)
     assert only_curve(figure).line == only_curve(usual).line
+
+
+@pytest.mark.parametrize(("effective", "said"), [(4.8, True), (20.0, False), (float("nan"), False)])
+def test_a_curve_that_few_questions_carry_says_so(effective, said):
+    figure = drawn([point(layer=k, n=60, n_effective=effective, sim_low=-20.0, sim_high=0.0) for k in range(3)])
+    assert {"few questions carry the effect: effective number 4.8" in text for text in only_curve(figure).text} == {said}
+    assert ("Where few questions carry the effect (hover), they allow for an unseen question" in told(figure)) == said
+    own = pd.DataFrame([effect(model="m", layer=k, n=60, n_effective=effective) for k in range(4)])
+    below = plot_curves(knockout_frame(MODELS, ("popqa",)), contrast_tables=own)
+    texts = [text for trace in below.data for text in trace.text or () if "n = 60 questions" in text]
+    assert {"few questions carry" in text for text in texts} == {said}
 
 
 @pytest.mark.parametrize("where", ["none", "null"])

@@ -96,6 +96,15 @@ def test_a_comparison_begins_with_what_it_shows():
     assert repr(compare(run(a[:38]), run(a[:38] - 5))).startswith("Nothing is claimed: 20 shared questions are needed")
 
 
+def test_a_difference_that_few_questions_carry_is_noted():
+    a = np.random.default_rng(3).normal(size=(40, 3))
+    found = compare(run(a), run(a - np.where(np.arange(40) < 4, 60, 0)[:, None]))
+    assert found.table()["n_effective"].to_numpy() == pytest.approx(2)
+    note = "Few questions carry the difference on popqa (effective number 2.0 of 20): the band allows for an unseen question"
+    assert note in repr(found)
+    assert "Few questions" not in repr(compare(run(a), run(a - 5)))
+
+
 def test_bands_hold_jointly_over_anchors_and_sweeps():
     """One sweep of one anchor has its own band; further anchors and sweeps widen it, not the pointwise interval."""
     a = np.random.default_rng(4).normal(size=(80, 2)) * 10

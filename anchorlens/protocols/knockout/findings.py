@@ -12,7 +12,14 @@ import pandas as pd
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.results import claims
 from anchorlens.results.claims import Claim, Looks
-from anchorlens.results.estimates import LayerEstimates, estimates_at, estimates_by_layer, name_layer, name_layers
+from anchorlens.results.estimates import (
+    LayerEstimates,
+    concentration_note,
+    estimates_at,
+    estimates_by_layer,
+    name_layer,
+    name_layers,
+)
 from anchorlens.results.findings import (
     DESCRIPTION,
     NOT_DETECTED,
@@ -63,6 +70,8 @@ def knockout_findings(record: Mapping[str, Any], layer: int, contrasts: pd.DataF
     everywhere = _all_contrasts(sorted(layers_standing(contrasts) & signal), n)
     headline = _headline(facts, statements, where, record["config"]["anchors"][0])
     notes = [everywhere.sentence, *claims.stability_notes(statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts)]
+    few = concentration_note(contrasts[contrasts["quantity"].isin(STANDS) & (contrasts["control"] == RANDOM)], "quantity")
+    notes += [few] if few else []
     notes += [claims.COMPATIBLE] if NOT_DETECTED in {one.status for one in statements} else []
     heads, rows = claims.claim_table(statements)
     return Findings((*statements, everywhere), headline, warnings, rows, heads, tuple(notes))

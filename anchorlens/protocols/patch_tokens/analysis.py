@@ -53,7 +53,8 @@ class PatchTokensAnalysis(ProbeAnalysis):
         rows = [[np.nan if v is None else v for v in recorded["layers"][str(layer)]] for layer in result.layers]
         n = np.full(len(rows), int(recorded["questions"]), dtype=np.int64)
         value, low, high, sim_low, sim_high = np.array(rows, dtype=np.float64).T
-        return [band_frame(result.layers, "auc", "none", Band(value, low, high, sim_low, sim_high, n))]
+        made = Band(value, low, high, sim_low, sim_high, n, np.full(len(n), np.nan))
+        return [band_frame(result.layers, "auc", "none", made)]
 
     @override
     def findings(self, result: PathwayResult) -> Findings:

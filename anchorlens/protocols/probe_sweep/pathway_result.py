@@ -236,7 +236,8 @@ def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
         errors[i :: len(estimates)] = np.hypot(one.errors[i :: len(estimates)], values.std(0))
     error = np.hypot(np.sqrt(np.mean([one.error**2 for one in estimates], axis=0)), values.std(0))
     far = np.stack([np.min([one.far[0] for one in estimates], axis=0), np.max([one.far[1] for one in estimates], axis=0)])
-    return Estimate(values.mean(0), error, draws, errors, np.min([one.n for one in estimates], axis=0), far)
+    n = np.min([one.n for one in estimates], axis=0)
+    return Estimate(values.mean(0), error, draws, errors, n, far, estimates[0].effects)
 
 
 class ProbeAnalysis(Analysis):
@@ -341,6 +342,7 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
                     {
                         "layer": result.layers, "effect": made.value, "ci_low": made.low, "ci_high": made.high,
                         "sim_low": made.sim_low, "sim_high": made.sim_high, "p_before": group.before, "n": group.n,
+                        "n_effective": made.n_effective,
                         "auc": read["value"].to_numpy(), "auc_low": low, "auc_high": read["ci_high"].to_numpy(),
                         "probe_above_chance": signal, "noise_floor": result.noise_floor, "frac_null_incomplete": np.nan,
                     }

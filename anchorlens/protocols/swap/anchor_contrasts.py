@@ -84,8 +84,8 @@ def _joint(
     estimate = draws.means(values, ~np.isnan(values))
     used = np.array([layer not in excluded[name] for name in tables for layer in layers])
     every, joint = band(estimate, limit=100), band(estimate.at(used), limit=100)
-    low, high = np.full((2, len(used)), np.nan)
-    low[used], high[used] = joint.sim_low, joint.sim_high
-    parts = replace(every, sim_low=low, sim_high=high).parts([len(layers)] * len(tables))
+    low, high, n_effective = np.full((3, len(used)), np.nan)
+    low[used], high[used], n_effective[used] = joint.sim_low, joint.sim_high, joint.n_effective
+    parts = replace(every, sim_low=low, sim_high=high, n_effective=n_effective).parts([len(layers)] * len(tables))
     frames = [band_frame(layers, quantity, control, one).assign(anchor=name) for name, one in zip(tables, parts, strict=True)]
     return pd.concat(frames, ignore_index=True)

@@ -12,7 +12,14 @@ import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS, NULL_CONTROLS
 from anchorlens.protocols.swap.anchor_contrasts import LESS_NULL, Key, layers_by_construction
-from anchorlens.results.estimates import LayerEstimate, estimates_by_layer, format_layers, join_with_and, name_layers
+from anchorlens.results.estimates import (
+    LayerEstimate,
+    concentration_note,
+    estimates_by_layer,
+    format_layers,
+    join_with_and,
+    name_layers,
+)
 from anchorlens.results.findings import (
     CLAIMS,
     CONTENT,
@@ -126,7 +133,13 @@ def swap_findings(result: SweepResult) -> Findings:
     what = _P[config["delta_kind"]]
     noising = config.get("direction") != "denoising"  # P before of denoising is that of the corrupt input
     takes = _null_takes(curves, what, facts) if noising else []
-    notes = [_few(n), *_null_moves(what, facts, statuses), *takes, _exclusions(curves, facts)]
+    notes = [
+        _few(n),
+        _concentration(result.contrasts(all_columns=True)),
+        *_null_moves(what, facts, statuses),
+        *takes,
+        _exclusions(curves, facts),
+    ]
     notes += [_open(facts, statuses), _open_content(facts, statuses)]
     rows = [row for _, row in sorted(found, key=lambda one: one[0].status not in CLAIMS)]
     if len(rows) > _MOST_ROWS:
@@ -201,6 +214,12 @@ def _headline(what: str, facts: Facts, statuses: Statuses) -> str:
 def _few(n: int) -> str:
     needed = MIN_QUESTIONS_FOR_LAYERS
     return f"With {n} questions no layers are named; {needed} are needed." if n < needed else ""
+
+
+def _concentration(contrasts: pd.DataFrame) -> str:
+    """Return a sentence on the nulls from which the curve differs in few questions."""
+    less = contrasts[(contrasts["quantity"] == LESS_NULL) & contrasts["sim_low"].notna()]
+    return concentration_note(less.assign(null=less["control"].map(_NAMES)), "null", "curve minus {}")
 
 
 def _null_moves(what: str, facts: Facts, statuses: Statuses) -> list[str]:

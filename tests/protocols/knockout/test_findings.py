@@ -37,7 +37,7 @@ def frame(facts, *, layers=(7,), n=60, wider=1.0):
     rows = [(*which, layer, *interval) for layer in layers for which, interval in facts.items()]
     made = pd.DataFrame(rows, columns=["quantity", "control", "layer", "value", "ci_low", "ci_high"])
     v, low, high = made["value"], made["ci_low"], made["ci_high"]
-    return made.assign(sim_low=v - wider * (v - low), sim_high=v + wider * (high - v), n=n)
+    return made.assign(sim_low=v - wider * (v - low), sim_high=v + wider * (high - v), n=n, n_effective=float(n))
 
 
 def found(

@@ -224,6 +224,22 @@ def test_layers_in_many_pieces_and_many_anchors_are_counted(effect):
     assert max(len(str(findings).split()) for findings in (many, found.findings, effect.findings)) <= 150
 
 
+@pytest.mark.parametrize(("kind", "questions", "said"), [("effect in 5 %", 60, True), ("effect", 60, False), ("normal", 20, False)])
+def test_a_difference_that_few_questions_carry_is_noted(kind, questions, said):
+    result = simulated(kind, questions, seed=3, n_resamples=100)
+    found = result.contrasts(all_columns=True).query("quantity == 'delta_p_minus_null' and control == 'same_role'")
+    samples = result.samples(all_columns=True).pivot_table(
+        index="question_id", columns=["anchor", "layer", "control"], values="effect"
+    )
+    m = (samples.xs("none", axis=1, level="control") - samples.xs("same_role", axis=1, level="control")).abs().max(axis=1)
+    assert found["n_effective"].to_numpy() == pytest.approx(m.sum() ** 2 / (m**2).sum())
+    few = [note for note in result.findings.notes if note.startswith("Few questions carry curve minus same_role (effective number")]
+    assert len(few) == said
+    if said:
+        assert f"{found['n_effective'].iloc[0]:.1f} of {questions}) and curve minus norm_matched" in few[0]
+        assert {one.status for one in result.findings.statements} == {"not detected"}
+
+
 def test_layers_within_the_noise_floor_are_not_claimed(effect):
     value = effect.contrasts().query("control == 'same_role' and anchor == 'exact_question'").set_index("layer")["value"].abs()
     first, second = sorted(value[list(range(10, 20))])[-2:]
