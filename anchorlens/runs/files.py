@@ -36,27 +36,32 @@ def parts_of(target: Path) -> Path:
 
 def check_parts(folder: Path) -> None:
     """Raise RunError unless a path is free or a folder that holds nothing but an unfinished run."""
-    fix = "Choose another path for the run, or move the files away."
+    # Checked twice, because another process may begin or end its run in between.
+    if _problem_of_parts(folder) and (problem := _problem_of_parts(folder)):
+        raise RunError(f"{problem}. Choose another path for the run, or move the files away.")
+
+
+def _problem_of_parts(folder: Path) -> str:
+    """Return the reason why a path cannot be used for parts; empty if there is none."""
     if not folder.is_dir():
-        if folder.exists() or folder.is_symlink():
-            raise RunError(f"{folder} exists and holds no parts of a run. {fix}")
-        return
-    others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
-    others += [f"{one.name}/{file.name}" for one in _sweep_folders(folder) for file in one.iterdir() if not _is_sweep_part(file)]
-    if others:
-        raise RunError(f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}. {fix}")
-    file = folder / "run.json"
-    if not file.is_file() and (folder / _REMOVED).is_file():
-        file = folder / _REMOVED
-    if not file.is_file():
-        if _sweep_folders(folder):
-            raise RunError(f"{folder} exists and holds no parts of a run: it has no run.json. {fix}")
-        return
-    with suppress(ValueError, OSError):
+        return f"{folder} exists and holds no parts of a run" if folder.exists() or folder.is_symlink() else ""
+    try:
+        sweeps = _sweep_folders(folder)
+        others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
+        others += [f"{one.name}/{file.name}" for one in sweeps for file in one.iterdir() if not _is_sweep_part(file)]
+        if others:
+            return f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}"
+        file = next((file for name in ("run.json", _REMOVED) if (file := folder / name).is_file()), None)
+        if file is None:
+            return f"{folder} exists and holds no parts of a run: it has no run.json" if sweeps else ""
         record = json.loads(file.read_bytes())
         if isinstance(record, dict) and {"version", "target", "sweeps"} <= record.keys():
-            return
-    raise RunError(f"{file} is not the record of an unfinished run, or is damaged. {fix}")
+            return ""
+    except FileNotFoundError:  # removed in between
+        return ""
+    except (ValueError, OSError, RecursionError):
+        pass
+    return f"{folder} exists, and its run.json is not the record of an unfinished run, or is damaged"
 
 
 def _sweep_folders(folder: Path) -> list[Path]:
@@ -89,7 +94,10 @@ def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
 
 def has_removed_parts(folder: Path) -> bool:
     """Return whether the removal of parts was interrupted; also true of a folder that is empty or has nothing but locks."""
-    names = [file.name for file in folder.iterdir()] if folder.is_dir() else [""]
+    try:
+        names = [file.name for file in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     return all(name.startswith(LOCK) for name in names) or (_REMOVED in names and "run.json" not in names)
 
 

@@ -48,11 +48,11 @@ def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
 def _acquire(lock: FileLock, folder: Path) -> None:
     """Acquire a lock in a folder that a process which ends may remove in between."""
     for tries_left in reversed(range(100)):
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=_PATIENCE)
             return
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
             if not tries_left:
                 raise
 

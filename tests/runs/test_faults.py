@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import traceback
 from collections import Counter
 
 import pandas as pd
@@ -121,10 +122,10 @@ def start(out, barrier, found):
             check_target(out)
             measure(journal, 2)
             save(out)
-            remove_parts(journal.folder)
+            remove_parts(journal.folder, keep_locks=True)
             found.put("measured")
-    except RunError as why:
-        found.put(str(why))
+    except BaseException as why:  # noqa: BLE001 - what is no RunError fails the test
+        found.put(str(why) if isinstance(why, RunError) else traceback.format_exc())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
