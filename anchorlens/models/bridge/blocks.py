@@ -132,7 +132,8 @@ class BridgeBlock(Block):
         self.soft_cap = float(cap) if cap else None
         self.adjacent_pairs = bool(getattr(model.cfg, "rotary_adjacent_pairs", False))
         # OLMo 2 and 3 apply norms to the outputs of attention and MLP.
-        self.norms_after = bool(self.block.mlp_reads_resid_directly)
+        # Norms after attention and MLP: ln1 and ln2 in 3.9 (OLMo 2), ln1_post and ln2_post in 4.x.
+        self.norms_after = bool(self.block.mlp_reads_resid_directly) and "ln1_post" not in self.block.submodules
         self._window = layer_window(config, layer)
         self._rope = "local" if self._window is not None else "global"
         self.d_head = int(getattr(inside, "head_dim", None) or model.cfg.d_head)
@@ -205,7 +206,7 @@ class BridgeBlock(Block):
         if mlp is None:
             return None
         # Parallel blocks of some families have one norm for attention and MLP.
-        name = "ln2" if "ln2" in self.block.submodules else "ln1"
+        name = "ln1" if self.parallel and "ln2" not in self.block.submodules else "ln2"
         run = _mlp(mlp)
         out = apply_in_slices(x, lambda part, at: run(part if self.norms_after else self._norm(name, part), at))
         return self._apply_post_norms(out, "ln2")
