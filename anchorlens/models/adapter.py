@@ -13,6 +13,7 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.backend import LensModel
 from anchorlens.models.blocks import Blocks
+from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -148,3 +149,11 @@ class Adapter(ABC):
     @abstractmethod
     def find_user_hook(self) -> str | None:
         """Describe a user's hook, or a module that replaces a hook point, that the cone engine would skip; None if none."""
+
+    @abstractmethod
+    def reference(self) -> Reference | str:
+        """Run a new Hugging Face model with the same weights and return its numbers; the reason if there is none."""
+
+    @abstractmethod
+    def rotary_gap(self) -> float | None:
+        """Return the largest difference of the rotary tables from those of the configuration; None without such tables."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -236,3 +236,9 @@ def resolve_add_bos(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) ->
     if add_bos and tokenizer.bos_token_id is None:
         raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
     return adds_bos(tokenizer) if add_bos is None else add_bos
+
+
+def with_bos(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], add_bos: bool) -> list[int]:
+    """Return token ids that begin with BOS if ``add_bos``; a BOS that is there already is not repeated."""
+    bos = tokenizer.bos_token_id
+    return [bos, *ids] if add_bos and list(ids[:1]) != [bos] else list(ids)  # pyright: ignore[reportReturnType]

@@ -15,7 +15,9 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.bridge.blocks import BridgeBlock, Rotary, apply_norm, find_unsupported_feature, find_user_hook, unwrap
+from anchorlens.models.bridge.reference import reference_of, rotary_gap
 from anchorlens.models.hf_model import text_config
+from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -148,6 +150,14 @@ class BridgeAdapter(Adapter):
     @override
     def find_user_hook(self) -> str | None:
         return find_user_hook(self._model)
+
+    @override
+    def reference(self) -> Reference | str:
+        return reference_of(self._model)
+
+    @override
+    def rotary_gap(self) -> float | None:
+        return rotary_gap(self._model)
 
     def _run_until(self, name: str, ids: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), **options: Any) -> Stream:
         """Run the model with hooks up to a hook point and return the value there."""

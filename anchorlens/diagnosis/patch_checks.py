@@ -1,0 +1,78 @@
+"""Checks of interventions with known results: identity patch, full patch, and a knockout of all edges from a token."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anchorlens.diagnosis.case import NATS, Case, not_applicable
+from anchorlens.diagnosis.hook_checks import attention_reason
+from anchorlens.diagnosis.model_check import FAILED, OK, ModelCheck
+from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
+from anchorlens.engine.reference import ReferenceEngine, last_stream
+from anchorlens.models.adapter import Hook
+from anchorlens.prompts.batches import pad_rows
+
+# Sites whose values at all positions determine the rest of the pass.
+_WHOLE = ("resid_pre", "resid_mid", "resid_post")
+_SOURCE = 3
+
+
+def check_identity(case: Case) -> ModelCheck:
+    """Patch each site in all layers with its own activations: nothing may change, not even by rounding."""
+    adapter, gap = case.adapter, 0.0
+    width = case.batch.ids.shape[1]
+    every = Slots(torch.arange(width).expand(len(case.rows), -1), case.batch.mask)
+    batch = SwapBatch(case.batch, case.reader, (AnchorSwap("all", "none", every, source=every),), case.batch)
+    for site in adapter.sites:
+        before, (after,) = ReferenceEngine(adapter).run_swaps(batch, site=site, layers=(0,), window=2 * adapter.n_layers)
+        for name, value in before.values.items():
+            gap = max(gap, float((after.values[name] - value).abs().nan_to_num(torch.inf).max()))
+    return ModelCheck("", FAILED if gap else OK, gap, 0.0, NATS, f"all positions of {', '.join(adapter.sites)} in all layers")
+
+
+def check_full_patch(case: Case) -> ModelCheck:
+    """Patch all positions of a layer's residual stream with another row's: the outputs are that row's, for every layer."""
+    adapter, worst = case.adapter, None
+    sites = [site for site in _WHOLE if site in adapter.sites]
+    row, donor = case.rows[1], case.donors[1]
+    tokens = pad_rows([donor, *[row] * adapter.n_layers])
+    unpatched = last_stream(adapter, pad_rows([donor, row]))
+    moved = case.compare(unpatched[1], unpatched[0]).value
+
+    def patch(site: str, layer: int) -> Hook:
+        def put(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+            out = value.clone()
+            out[layer + 1] = value[0]
+            return out
+
+        return adapter.hook_name(site, layer), put
+
+    for site in sites:
+        stream = last_stream(adapter, tokens, [patch(site, layer) for layer in range(adapter.n_layers)])
+        for layer in range(adapter.n_layers):
+            found = case.compare(stream[layer + 1], stream[0], f"{', '.join(sites)} of each layer; without a patch {moved:.2g}")
+            if worst is None or found.status == FAILED or (found.value or 0) > (worst.value or 0):
+                worst = found
+            if found.status == FAILED:
+                return found
+    assert worst is not None
+    return worst
+
+
+def check_knockout(case: Case) -> ModelCheck:
+    """Cut all edges from a token in all layers: the outputs at later positions do not depend on the token."""
+    adapter = case.adapter
+    reason = attention_reason(adapter)
+    if reason:
+        return not_applicable(reason)
+    row = case.rows[1]
+    other = [*row[:_SOURCE], case.donors[1][_SOURCE], *row[_SOURCE + 1 :]]
+    tokens = pad_rows([row, other])
+    edges = cut_edges([(_SOURCE,)] * 2, [None] * 2, len(row))
+    plain = last_stream(adapter, tokens)[:, _SOURCE + 1 :]
+    moved = case.compare(plain[1], plain[0]).value
+    hooks = knockout_hooks(adapter, AttentionKnockout(edges, tuple(range(adapter.n_layers))))
+    cut = last_stream(adapter, tokens, hooks)[:, _SOURCE + 1 :]
+    return case.compare(cut[1], cut[0], f"another token at position {_SOURCE}; without the cut {moved:.2g}")
