@@ -40,9 +40,11 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     except _FORWARD_ERRORS as why:
         if out_of_memory(why):
             raise
+        fix = "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...), which updates its cfg too."
+        if isinstance(why, AttributeError):
+            fix = "The installed transformer-lens may not know this version of transformers: install a newer one."
         raise InputError(
-            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. "
-            "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...), which updates its cfg too.",
+            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. {fix}",
             argument="model",
         ) from why
     read = _gap(adapter, stream, logits)
@@ -54,7 +56,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
-    reason = adapter.find_user_hook() or adapter.find_unsupported_feature()
+    reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
     if reason is None and any(not isinstance(site, str) or site not in SITES for site in sites):
         reason = "a custom site is read or changed"
     if reason is None:

@@ -305,6 +305,6 @@ def _run_prefix(adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int)
     """Run the common prefix of all rows once; return its length and key-value cache, (0, None) if that saves too few tokens."""
     rows = token_rows(tokens)
     shared = common_prefix(rows, min(most, *(len(row) - 1 for row in rows)))
-    if shared * (len(rows) - 1) < min_saved:
+    if not adapter.has_prefix_cache or shared * (len(rows) - 1) < min_saved:
         return 0, None
     return shared, adapter.prefix_cache(tokens.ids[0, :shared].to(adapter.device), len(rows))

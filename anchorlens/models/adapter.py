@@ -49,6 +49,7 @@ class Adapter(ABC):
         d_model: Width of the residual stream.
         device: Device of the embedding.
         devices: Distinct devices in layer order.
+        has_prefix_cache: Whether :meth:`prefix_cache` can be used.
     """
 
     backend: str
@@ -57,6 +58,7 @@ class Adapter(ABC):
     read: Read
     device: torch.device
     devices: tuple[torch.device, ...]
+    has_prefix_cache: bool = True
 
     @property
     def n_layers(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
 from transformers import DynamicCache
@@ -14,7 +15,15 @@ from typing_extensions import override
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.blocks import Blocks
-from anchorlens.models.bridge.blocks import BridgeBlock, Rotary, apply_norm, find_unsupported_feature, find_user_hook, unwrap
+from anchorlens.models.bridge.blocks import (
+    BridgeBlock,
+    Rotary,
+    apply_norm,
+    find_unsupported_feature,
+    find_user_hook,
+    recurrent_parts,
+    unwrap,
+)
 from anchorlens.models.bridge.reference import reference_of, rotary_gap
 from anchorlens.models.hf_model import text_config
 from anchorlens.models.parity import Reference
@@ -41,9 +50,11 @@ class BridgeAdapter(Adapter):
         self.device = self.embedding.device
         self.devices = tuple(dict.fromkeys([self.device, *(p.device for p in self.hf.parameters())]))
         self.shape = Shape.of(model.cfg)
-        cap = getattr(config, "final_logit_softcapping", None)
+        cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
         factor = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
         self.read = Read(lambda: (self._head.weight.T, self._head.bias), self._final_norm, float(cap) if cap else None, factor)
+        # transformers keeps the state of recurrent parts in caches of other classes.
+        self.has_prefix_cache = not any(map(recurrent_parts, model.blocks))
         self._last = f"blocks.{self.n_layers - 1}.hook_resid_post"
 
     @property
@@ -53,14 +64,19 @@ class BridgeAdapter(Adapter):
 
     @override
     def attention_hook(self, layer: int, name: str) -> str:
-        attn = self._model.blocks[layer]._modules.get("attn")
-        # Other classes run transformers' own attention and show its scores afterwards, so that a change has no effect.
-        rebuilt = hasattr(attn, "_reconstruct_attention") or hasattr(attn, "_qk_norm_phase")
-        if not rebuilt:
-            kind = "a recurrent layer" if attn is None else f"attention of type {type(attn).__name__}"
+        block = self._model.blocks[layer]
+        if recurrent := recurrent_parts(block):
             raise InputError(
-                f"model: layer {layer} of this bridge has {kind}, whose attention scores hooks cannot change: no knockout is "
-                "possible. Load the model with backend='hooked', which needs transformer-lens 3.9.",
+                f"model: layer {layer} of this bridge has a recurrent part ({', '.join(recurrent)}), through which tokens "
+                "act without attention: no knockout is possible. Measure a swap.",
+                argument="model",
+            )
+        attn = block.attn
+        # Other classes run transformers' own attention and show its scores afterwards, so that a change has no effect.
+        if not (hasattr(attn, "_reconstruct_attention") or hasattr(attn, "_qk_norm_phase")):
+            raise InputError(
+                f"model: layer {layer} of this bridge has attention of type {type(attn).__name__}, whose scores hooks cannot "
+                "change: no knockout is possible. Load the model with backend='hooked', which needs transformer-lens 3.9.",
                 argument="model",
             )
         return super().attention_hook(layer, name)
@@ -118,7 +134,9 @@ class BridgeAdapter(Adapter):
     def generate(
         self, prompts: Sequence[Sequence[int]], prefix: Any, room: Sequence[int], stop: Callable[[list[int]], bool]
     ) -> list[list[int]]:
-        """Generate greedily with transformers' cache, in a batch padded on the left."""
+        """Generate greedily with transformers' cache, in a batch padded on the left; recurrent models run whole rows every time."""
+        if not self.has_prefix_cache:
+            return self._generate_without_cache(prompts, room, stop)
         width = max(len(ids) for ids in prompts)
         step = torch.tensor([[0] * (width - len(ids)) + list(ids) for ids in prompts], device=self.device)
         pads = torch.tensor([width - len(ids) for ids in prompts], device=self.device)[:, None]
@@ -136,6 +154,20 @@ class BridgeAdapter(Adapter):
                 running, chosen, mask = [running[row] for row in rows], chosen[rows], mask[rows]
                 cache.batch_select_indices(torch.tensor(rows, device=self.device))
             step, mask = chosen[:, None], torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
+        return out
+
+    def _generate_without_cache(
+        self, prompts: Sequence[Sequence[int]], room: Sequence[int], stop: Callable[[list[int]], bool]
+    ) -> list[list[int]]:
+        out, running = list[list[int]]([] for _ in prompts), list(range(len(prompts)))
+        while running:
+            batch = pad_sequence([torch.tensor([*prompts[i], *out[i]], device=self.device) for i in running], batch_first=True)
+            last = torch.tensor([len(prompts[i]) + len(out[i]) - 1 for i in running], device=self.device)
+            stream = self.forward(batch, (torch.arange(batch.shape[1], device=self.device) <= last[:, None]).long())
+            chosen = self.read.logits(stream[range(len(running)), last]).argmax(-1)
+            for i, token in zip(running, chosen.tolist(), strict=True):
+                out[i].append(token)
+            running = [i for i in running if len(out[i]) < room[i] and not stop(out[i])]
         return out
 
     @override

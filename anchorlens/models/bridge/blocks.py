@@ -28,6 +28,8 @@ from anchorlens.models.hf_model import layer_window, text_config
 from anchorlens.models.parity import rotary_tables
 
 _ATTENTION = (PositionEmbeddingsAttentionBridge, JointQKVAttentionBridge, JointQKVPositionEmbeddingsAttentionBridge)
+# Names of parts with a recurrent state: gated delta nets, Mamba and other state space models, short convolutions.
+_RECURRENT = ("linear_attn", "mamba", "mixer", "ssm", "conv")
 # Rope types whose tables depend on the length of the row.
 _DYNAMIC_ROPE = ("dynamic", "longrope")
 
@@ -53,13 +55,16 @@ def find_unsupported_feature(model: TransformerBridge) -> str | None:
     return None
 
 
+def recurrent_parts(block: Any) -> list[str]:
+    """Return the classes of a block's parts that carry a state from token to token; of a block without attention at least one."""
+    parts = [type(block._modules[name]).__name__ for name in _RECURRENT if name in block._modules]
+    return parts or ([] if "attn" in block._modules else [type(block).__name__])
+
+
 def _find_in_block(block: Any, config: PretrainedConfig, layer: int) -> str | None:
-    recurrent = [name for name in ("linear_attn", "mamba", "mixer", "ssm") if name in block.submodules]
-    attn = block._modules.get("attn")
-    if attn is None:
-        return (
-            f"a recurrent block ({', '.join(type(block.submodules[name]).__name__ for name in recurrent) or type(block).__name__})"
-        )
+    if recurrent := recurrent_parts(block):
+        return f"a recurrent block ({', '.join(recurrent)})"
+    attn = block._modules["attn"]
     if type(block) not in (BlockBridge, ParallelBlockBridge):
         return f"a block of type {type(block).__name__}"
     methods = ("forward", "_reconstruct_attention")
@@ -229,9 +234,27 @@ def apply_norm(module: Any, x: Float[Tensor, "*token width"]) -> Float[Tensor, "
         return x
     if type(inside) is nn.LayerNorm and eps is not None:
         return norm(x, float(eps), centred=True, weight=inside.weight, bias=inside.bias)
-    if type(inside).__name__.endswith("RMSNorm") and not type(inside).__name__.startswith("Gemma") and eps is not None:
+    if type(inside).__name__.endswith("RMSNorm") and eps is not None and _is_plain(inside, float(eps)):
         return norm(x, float(eps), centred=False, weight=getattr(inside, "weight", None))
-    return inside(x[None])[0]  # Gemma scales by 1 + weight in float32; others are left to their module
+    return inside(x[None])[0]
+
+
+# Class of RMS norms -> whether it multiplies by its weight; those of Gemma and Qwen 3 Next multiply by 1 + weight.
+_plain: dict[type, bool] = {}
+
+
+def _is_plain(module: Any, eps: float) -> bool:
+    """Return whether an RMS norm multiplies by its weight, by a comparison on one row."""
+    kind = type(module)
+    if kind not in _plain:
+        weight = getattr(module, "weight", None)
+        if weight is None:
+            return True
+        row = torch.linspace(-1.0, 1.0, len(weight), dtype=weight.dtype, device=weight.device)[None]
+        with torch.no_grad():
+            gap = (module(row) - norm(row, eps, centred=False, weight=weight)).abs().max()
+        _plain[kind] = float(gap) < 0.1
+    return _plain[kind]
 
 
 def _apply(function: Callable[[Tensor], Tensor], heads: Heads) -> Heads:
@@ -265,7 +288,7 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
             out.copy_((result[0] if isinstance(result, tuple) else result)[0])
 
         return run
-    if processed and is_gated:
+    if processed and is_gated and hasattr(mlp, "_processed_W_in"):  # 3.9; 4.x keeps them in the projections
         names = ("in", "out", "gate")
         weights = [(getattr(mlp, f"_processed_W_{name}").T, getattr(mlp, f"_processed_b_{name}")) for name in names]
     else:
