@@ -17,7 +17,7 @@ from anchorlens.prompts.batches import TokenBatch, pad_rows
 
 NATS = "nats"
 # Lengths of the rows: padding in all but one, and longer than the windows of small models.
-_LENGTHS = (24, 17, 21, 14)
+_LENGTHS = (17, 12, 14, 10)
 SHORT = 8
 
 

@@ -22,8 +22,8 @@ from anchorlens.models.parity import TOLERANCE
 from anchorlens.prompts.batches import pad_rows
 
 # Patched positions of each row and their sources; both are before the last position.
-_TARGETS, _SOURCES = ((3, 4), (5, 6), (2, 9), (7, 8)), ((2, 5), (6, 4), (3, 8), (7, 9))
-_TIMED_LAYERS = 8
+_TARGETS, _SOURCES = ((3, 4), (5, 6), (2, 9), (4, 7)), ((2, 5), (6, 4), (3, 8), (7, 5))
+_TIMED_LAYERS = 4
 
 
 def _slots(positions: Sequence[Sequence[int]]) -> Slots:
@@ -94,8 +94,6 @@ def check_speed(case: Case) -> ModelCheck:
     if adapter.find_user_hook() is None and adapter.find_unsupported_feature() is None:
         engines.append((ConeEngine(adapter), every))
     for engine, layers in engines:
-        engine.run_swaps(batch, site="resid_pre", layers=layers[:1], window=1)
-        engine.reset()
         start = time.perf_counter()
         engine.run_swaps(batch, site="resid_pre", layers=layers, window=1)
         rates[engine.name] = len(layers) * len(case.rows) / (time.perf_counter() - start)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anchorlens.diagnosis.case import NATS, Case, not_applicable
+from anchorlens.diagnosis.case import NATS, SHORT, Case, not_applicable
 from anchorlens.diagnosis.hook_checks import attention_reason
 from anchorlens.diagnosis.model_check import FAILED, OK, ModelCheck
 from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
@@ -34,9 +34,9 @@ def check_identity(case: Case) -> ModelCheck:
 
 def check_full_patch(case: Case) -> ModelCheck:
     """Patch all positions of a layer's residual stream with another row's: the outputs are that row's, for every layer."""
-    adapter, worst = case.adapter, None
+    adapter, found = case.adapter, list[ModelCheck]()
     sites = [site for site in _WHOLE if site in adapter.sites]
-    row, donor = case.rows[1], case.donors[1]
+    row, donor = case.draw_rows("rows", (SHORT,))[0], case.draw_rows("donors", (SHORT,))[0]
     tokens = pad_rows([donor, *[row] * adapter.n_layers])
     unpatched = last_stream(adapter, pad_rows([donor, row]))
     moved = case.compare(unpatched[1], unpatched[0]).value
@@ -51,14 +51,11 @@ def check_full_patch(case: Case) -> ModelCheck:
 
     for site in sites:
         stream = last_stream(adapter, tokens, [patch(site, layer) for layer in range(adapter.n_layers)])
+        wanted = case.log_probs(stream[0])
         for layer in range(adapter.n_layers):
-            found = case.compare(stream[layer + 1], stream[0], f"{', '.join(sites)} of each layer; without a patch {moved:.2g}")
-            if worst is None or found.status == FAILED or (found.value or 0) > (worst.value or 0):
-                worst = found
-            if found.status == FAILED:
-                return found
-    assert worst is not None
-    return worst
+            detail = f"{', '.join(sites)} of each layer; without a patch {moved:.2g}"
+            found.append(case.compare_log_probs(case.log_probs(stream[layer + 1]), wanted, detail))
+    return max(found, key=lambda one: (one.status == FAILED, one.value))
 
 
 def check_knockout(case: Case) -> ModelCheck:
