@@ -14,7 +14,9 @@ from anchorlens.prompts.batches import pad_rows
 # Difference of cosines and sines; those of one configuration are computed alike.
 _ROTARY = 1e-3
 _BATCHES = (1, 2, 4, 8)
-_NORM = re.compile(r"(^|[._])(ln|norm|layernorm|ln_?\d|ln_?f|ln_final|\w+_layernorm|\w*layer_?norm)\d?[._]((\w+\.)*)(w|weight)$", re.I)
+_NORM = re.compile(
+    r"(^|[._])(ln|norm|layernorm|ln_?\d|ln_?f|ln_final|\w+_layernorm|\w*layer_?norm)\d?[._]((\w+\.)*)(w|weight)$", re.I
+)
 _HEAD_NORM = re.compile(r"(q|k|query|key)_?(ln|norm|layernorm)", re.I)
 
 
@@ -94,5 +96,3 @@ def check_processed(case: Case) -> ModelCheck:
         faults.append(f"all {len(weights)} norms have weights of 1 and the card says that they are not folded")
     found = count_faults(faults, f"card: weights_processed={announced}")
     return replace(found, status=WARNING) if announced and not faults else found
-
-

@@ -42,8 +42,8 @@ class Adapter(ABC):
 
     Attributes:
         backend: ``hooked`` or ``bridge``.
-        model: The wrapped model.
-        shape: Sizes.
+        model: The model of TransformerLens.
+        shape: Sizes of the model.
         read: Final norm and unembedding of rows.
         n_layers: Number of layers L.
         d_model: Width of the residual stream.

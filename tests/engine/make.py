@@ -7,7 +7,6 @@ from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatc
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
 from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapt import adapt
-from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.prompts.batches import pad_rows
 from tests.models.tiny import VOCAB
 
@@ -126,6 +125,8 @@ def case(model, readout=answer_joint):
 
 def counted(adapter, monkeypatch):
     """Tokens that go through each block from now on."""
+    from anchorlens.models.hooked.blocks import HookedBlock
+
     through, right = [0] * adapter.n_layers, HookedBlock.project
 
     def project(block, x):

@@ -14,7 +14,7 @@ from typing_extensions import override
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.blocks import Blocks
-from anchorlens.models.bridge.blocks import BridgeBlock, Rotary, apply_norm, find_unsupported_feature, find_user_hook, wrapped
+from anchorlens.models.bridge.blocks import BridgeBlock, Rotary, apply_norm, find_unsupported_feature, find_user_hook, unwrap
 from anchorlens.models.bridge.reference import reference_of, rotary_gap
 from anchorlens.models.hf_model import text_config
 from anchorlens.models.parity import Reference
@@ -37,7 +37,7 @@ class BridgeAdapter(Adapter):
         config = text_config(self.hf.config)
         if getattr(config, "is_encoder_decoder", False) or not hasattr(model, "blocks") or not hasattr(model, "unembed"):
             raise InputError(f"model: a bridge of {type(self.hf).__name__}, which is no causal language model.", argument="model")
-        self._head = wrapped(model.unembed)
+        self._head = unwrap(model.unembed)
         self.device = self.embedding.device
         self.devices = tuple(dict.fromkeys([self.device, *(p.device for p in self.hf.parameters())]))
         self.shape = Shape.of(model.cfg)
@@ -49,7 +49,7 @@ class BridgeAdapter(Adapter):
     @property
     @override
     def embedding(self) -> Float[Tensor, "token d_model"]:
-        return wrapped(self._model.embed).weight
+        return unwrap(self._model.embed).weight
 
     @override
     def attention_hook(self, layer: int, name: str) -> str:

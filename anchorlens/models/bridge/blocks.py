@@ -32,7 +32,7 @@ _ATTENTION = (PositionEmbeddingsAttentionBridge, JointQKVAttentionBridge, JointQ
 _DYNAMIC_ROPE = ("dynamic", "longrope")
 
 
-def wrapped(module: Any) -> Any:
+def unwrap(module: Any) -> Any:
     """Return the Hugging Face module inside a bridge's component; other modules unchanged."""
     inside = getattr(module, "original_component", None)
     return module if inside is None else inside
@@ -68,12 +68,12 @@ def _find_in_block(block: Any, config: PretrainedConfig, layer: int) -> str | No
         for cls in _ATTENTION
     ):
         return f"attention of type {type(attn).__name__}"
-    inside = wrapped(attn)
+    inside = unwrap(attn)
     scaled = getattr(inside, "key_multiplier", None) is not None
     if scaled or getattr(block.config, "gated_q_proj", False) or "gate" in attn.submodules:
         return "gated or scaled attention"
     for name in ("q", "k", "v", "o"):
-        kind = type(wrapped(getattr(attn, name, None)))
+        kind = type(unwrap(getattr(attn, name, None)))
         if kind not in (nn.Linear, Conv1D):
             return f"a projection of type {kind.__name__}"
     try:
@@ -126,13 +126,14 @@ class BridgeBlock(Block):
         self.layer, self.block, self.rotary = layer, model.blocks[layer], rotary
         self.attn: Any = self.block.attn
         hf: Any = model.original_model
-        inside, config = wrapped(self.attn), text_config(hf.config)
+        inside, config = unwrap(self.attn), text_config(hf.config)
         self.parallel = isinstance(self.block, ParallelBlockBridge)
         cap = getattr(inside, "attn_logit_softcapping", None)
         self.soft_cap = float(cap) if cap else None
         self.adjacent_pairs = bool(getattr(model.cfg, "rotary_adjacent_pairs", False))
         # OLMo 2 and 3 apply norms to the outputs of attention and MLP.
-        self.norms_after = bool(self.block.mlp_reads_resid_directly)
+        # Norms after attention and MLP: ln1 and ln2 in 3.9 (OLMo 2), ln1_post and ln2_post in 4.x.
+        self.norms_after = bool(self.block.mlp_reads_resid_directly) and "ln1_post" not in self.block.submodules
         self._window = layer_window(config, layer)
         self._rope = "local" if self._window is not None else "global"
         self.d_head = int(getattr(inside, "head_dim", None) or model.cfg.d_head)
@@ -148,12 +149,12 @@ class BridgeBlock(Block):
     @property
     @override
     def device(self) -> torch.device:
-        return wrapped(self.attn.q).weight.device
+        return unwrap(self.attn.q).weight.device
 
     @property
     @override
     def sinks(self) -> Float[Tensor, "head"] | None:
-        return getattr(wrapped(self.attn), "sinks", None)
+        return getattr(unwrap(self.attn), "sinks", None)
 
     @property
     @override
@@ -205,7 +206,7 @@ class BridgeBlock(Block):
         if mlp is None:
             return None
         # Parallel blocks of some families have one norm for attention and MLP.
-        name = "ln2" if "ln2" in self.block.submodules else "ln1"
+        name = "ln1" if self.parallel and "ln2" not in self.block.submodules else "ln2"
         run = _mlp(mlp)
         out = apply_in_slices(x, lambda part, at: run(part if self.norms_after else self._norm(name, part), at))
         return self._apply_post_norms(out, "ln2")
@@ -219,7 +220,7 @@ class BridgeBlock(Block):
 
 def apply_norm(module: Any, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
     """Apply a norm as the bridge does."""
-    inside: Any = wrapped(module)
+    inside: Any = unwrap(module)
     eps = next((e for name in ("eps", "variance_epsilon") if (e := getattr(inside, name, None)) is not None), None)
     if isinstance(module, (LayerNormPreBridge, RMSNormPreBridge)):
         config: Any = module.config
@@ -239,7 +240,7 @@ def _apply(function: Callable[[Tensor], Tensor], heads: Heads) -> Heads:
 
 def _weights(linear: Any) -> tuple[Float[Tensor, "inner outer"], Float[Tensor, "outer"] | None]:
     """Return weight and bias of a projection."""
-    inside = wrapped(linear)
+    inside = unwrap(linear)
     return (inside.weight if isinstance(inside, Conv1D) else inside.weight.T), inside.bias
 
 
@@ -253,10 +254,10 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
     """Return a function that writes the output of an MLP for normed tokens into its second argument."""
     processed = bool(getattr(mlp, "_use_processed_weights", False))
     is_gated = type(mlp) in (GatedMLPBridge, JointGateUpMLPBridge)
-    inside = wrapped(mlp)
+    inside = unwrap(mlp)
     act: Any = next((f for name in ("activation_fn", "act_fn", "act") if callable(f := getattr(inside, name, None))), None)
     act = resolve_activation_fn(mlp.config) if processed else act
-    parts = [wrapped(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
+    parts = [unwrap(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
     if act is None or not (is_gated or type(mlp) is MLPBridge) or not all(type(part) in (nn.Linear, Conv1D) for part in parts):
 
         def run(normed: Tokens, out: Tokens) -> None:

@@ -38,5 +38,3 @@ def rotary_gap(model: TransformerBridge) -> float | None:
 def _empty(model: TransformerBridge) -> PreTrainedModel:
     hf: Any = model.original_model
     return make_empty_model(hf.config, next(hf.parameters()).dtype)
-
-
