@@ -18,7 +18,8 @@ from anchorlens.prompts.batches import TokenBatch, pad_rows
 NATS = "nats"
 # Lengths of the rows: padding in all but one, and longer than the windows of small models.
 _LENGTHS = (17, 12, 14, 10)
-SHORT = 8
+# Length of rows that are repeated for every layer.
+SHORT = 6
 
 
 @dataclass(frozen=True)
