@@ -1,0 +1,189 @@
+"""The doctor finds nothing in a right model, and each injected fault by the check that names it."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from tokenizers import processors
+from torch import nn
+from transformer_lens.hook_points import HookPoint
+
+import anchorlens as al
+from anchorlens.cli.entry import main
+from anchorlens.diagnosis.doctor import CHECKS, doctor
+from anchorlens.models.backend import HAS_HOOKED
+from anchorlens.models.load import load_model
+from anchorlens.models.target import attach_tokenizer
+from tests.models.tiny import FAMILIES, random_model
+from tests.tokenizers_small import small_tokenizer
+
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore")]
+BACKENDS = ("hooked", "bridge") if HAS_HOOKED else ("bridge",)
+QUIET = {"show_progress": False}
+
+
+def make(family, backend, *, bos=True):
+    """A live model; its tokenizer has a chat template that begins with BOS."""
+    tokenizer = copy.deepcopy(small_tokenizer("byte", bos=bos, chat=True))
+    return load_model(random_model(FAMILIES[family]()), tokenizer=tokenizer, backend=backend, device="cpu")
+
+
+def statuses(found, status):
+    return {check.name for check in found.checks if check.status == status}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("family", "bos"), [("llama", True), ("llama", False), ("gpt2", True)])
+def test_a_right_model_has_no_fault(family, bos, backend):
+    found = doctor(make(family, backend, bos=bos), **QUIET)
+    assert found.ok
+    assert [check.name for check in found.checks] == [name for name, _, _ in CHECKS]
+    assert statuses(found, "not applicable") == ({"rotary positions"} if family == "gpt2" else set())
+    assert statuses(found, "warning") == set()
+
+
+# --- faults -------------------------------------------------------------------------------------------------------------------
+
+
+def point(model, site, layer=1):
+    return model.hook_dict[f"blocks.{layer}.{site}"]
+
+
+def replace_class(model, site, change):
+    """Replace a hook point's result by ``change(value before hooks, value after hooks)``."""
+
+    class Changed(HookPoint):
+        def __call__(self, x, *args, **options):
+            before = x.clone()
+            return change(before, super().__call__(x, *args, **options))
+
+    point(model, site).__class__ = Changed
+
+
+def bos_twice(model):
+    tokenizer = model.tokenizer
+    bos = ("<s>", tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[bos])
+
+
+def to_tokens_adds_bos(model):
+    """A tokenizer that adds BOS, in a model whose settings say that it does not."""
+    if hasattr(model, "original_model"):
+        return bos_twice(model)
+    model.cfg.tokenizer_prepends_bos, model.cfg.default_prepend_bos = False, True
+    return None
+
+
+def left_padding(model):
+    model.tokenizer.padding_side = "left"
+
+
+def dropout(model):
+    model.train()
+    if not hasattr(model, "original_model"):  # a HookedTransformer has no dropout of its own
+        model.blocks[1].mlp.register_forward_hook(lambda module, _, out: nn.functional.dropout(out, 0.1, module.training))
+
+
+def dead_hook(model):
+    dead = point(model, "hook_mlp_out")
+    for module in model.modules():
+        for name, child in module._modules.items():
+            if child is dead:
+                module._modules[name] = nn.Identity()
+
+
+def shifted_position(model):
+    replace_class(model, "hook_mlp_out", lambda before, after: before + (after - before).roll(1, 1))
+
+
+def shifted_query(model):
+    replace_class(model, "attn.hook_pattern", lambda before, after: before + (after - before).roll(1, 2))
+
+
+def shifted_heads(model):
+    replace_class(model, "attn.hook_pattern", lambda before, after: before + (after - before).roll(1, 1))
+
+
+def inexact_write(model):
+    replace_class(model, "hook_mlp_out", lambda before, after: after + 1e-4 * float(torch.is_grad_enabled() or hooked(model)))
+
+
+def hooked(model):
+    return bool(point(model, "hook_mlp_out").fwd_hooks)
+
+
+def wrong_rope_base(model):
+    if hasattr(model, "original_model"):
+        rotary = model.original_model.model.rotary_emb
+        rotary = getattr(rotary, "original_component", None) or rotary
+        rotary.inv_freq = rotary.inv_freq**1.1
+        return
+    for block in model.blocks:
+        attn, cfg = block.attn, model.cfg
+        tables = attn.calculate_sin_cos_rotary(cfg.rotary_dim, len(attn.rotary_sin), base=500_000.0, dtype=cfg.dtype)
+        attn.rotary_sin, attn.rotary_cos = tables
+
+
+def folded_unannounced(model):
+    if hasattr(model, "original_model"):
+        model.enable_compatibility_mode(disable_warnings=True)
+        model._weights_processed = False
+    else:
+        model.process_weights_(fold_ln=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False)
+        model.cfg.normalization_type = "LN"
+
+
+def norms_of_one(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".ln" in name and parameter.ndim == 1:
+                parameter.fill_(0.0 if name.endswith(("b", "bias")) else 1.0)
+
+
+def mixed_rows(model):
+    model.blocks[1].register_forward_hook(lambda module, _, out: with_stream(out, lambda x: x + 0.1 * x.mean(0, keepdim=True)))
+
+
+def leak_between_tokens(model):
+    model.blocks[1].register_forward_hook(lambda module, _, out: with_stream(out, lambda x: x + x.roll(1, 1)))
+
+
+def with_stream(out, change):
+    return (change(out[0]), *out[1:]) if isinstance(out, tuple) else change(out)
+
+
+def skip_connection(model):
+    """Block 2 reads the embedding as well as the stream."""
+    kept = {}
+    model.blocks[0].register_forward_pre_hook(lambda module, args, named: kept.update(x=stream_in(args, named)), with_kwargs=True)
+    model.blocks[1].register_forward_hook(lambda module, _, out: with_stream(out, lambda x: x + kept["x"]))
+
+
+def stream_in(args, named):
+    return args[0] if args else named["hidden_states"]
+
+
+FAULTS = [
+    ("BOS", bos_twice, "llama"), ("BOS", to_tokens_adds_bos, "llama"), ("padding", left_padding, "llama"),
+    ("evaluation mode", dropout, "gpt2"), ("hooks fire once", dead_hook, "llama"), ("writes", shifted_position, "llama"),
+    ("writes", shifted_query, "gpt2"), ("head mapping", shifted_heads, "llama"), ("identity patch", inexact_write, "gpt2"),
+    ("rotary positions", wrong_rope_base, "llama"), ("processed weights", folded_unannounced, "gpt2"),
+    ("processed weights", norms_of_one, "gpt2"), ("batch equals rows", mixed_rows, "llama"),
+    ("noise floor", mixed_rows, "llama"), ("knockout", leak_between_tokens, "llama"), ("full patch", skip_connection, "gpt2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("name", "inject", "family"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
+def test_a_fault_is_found_by_its_check(name, inject, family, backend):
+    model = make(family, backend)
+    inject(model)
+    found = doctor(model, **QUIET)
+    assert name in statuses(found, "failed"), found
+    assert not found.ok
+    (check,) = [check for check in found.checks if check.name == name]
+    assert check.cure.endswith(".")
+    assert f"{name}: {check.cure}" in repr(found)
