@@ -2,8 +2,10 @@
 
 import copy
 import json
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -108,7 +110,8 @@ def shifted_heads(model):
 
 
 def inexact_write(model):
-    replace_class(model, "hook_mlp_out", lambda before, after: after + 1e-4 * float(torch.is_grad_enabled() or hooked(model)))
+    """A hook whose result is rounded."""
+    replace_class(model, "hook_mlp_out", lambda before, after: after.half().to(after.dtype) if hooked(model) else after)
 
 
 def hooked(model):
@@ -132,7 +135,7 @@ def folded_unannounced(model):
         model.enable_compatibility_mode(disable_warnings=True)
         model._weights_processed = False
     else:
-        model.process_weights_(fold_ln=True, center_writing_weights=False, center_unembed=False, fold_value_biases=False)
+        model.process_weights_(fold_ln=True, center_writing_weights=False, center_unembed=False)
         model.cfg.normalization_type = "LN"
 
 
@@ -187,3 +190,163 @@ def test_a_fault_is_found_by_its_check(name, inject, family, backend):
     (check,) = [check for check in found.checks if check.name == name]
     assert check.cure.endswith(".")
     assert f"{name}: {check.cure}" in repr(found)
+
+
+@pytest.mark.skipif(not HAS_HOOKED, reason="the mapping is that of a HookedTransformer")
+def test_a_wrong_rope_base_of_the_mapping_is_found_by_log_probs(tiny, monkeypatch):
+    from anchorlens.models.hooked import mapping
+
+    right = mapping.rotary
+    monkeypatch.setattr(mapping, "rotary", lambda *args, **options: right(*args, **options) | {"rotary_base": 500_000.0})
+    found = doctor(str(tiny("llama")), device="cpu", backend="hooked", **QUIET)
+    assert statuses(found, "failed") == {"log-probabilities"}
+    assert "rotary positions of layer 0 (global) differ from Hugging Face's" in found.checks[0].detail
+
+
+def test_a_live_bridge_is_compared_with_a_new_hugging_face_model():
+    model = make("llama", "bridge")
+    assert doctor(model, **QUIET).checks[0].detail == "a new Hugging Face model with the same weights"
+    wrong_rope_base(model)
+    assert {"log-probabilities", "rotary positions"} <= statuses(doctor(model, **QUIET), "failed")
+
+
+def test_announced_folding_is_stated_and_has_no_parity():
+    model = make("gpt2", "bridge")
+    model.enable_compatibility_mode(disable_warnings=True)
+    found = doctor(model, **QUIET)
+    assert (found.ok, statuses(found, "warning")) == (True, set())
+    assert "weights_processed=True" in found.to_frame().set_index("name").loc["processed weights", "detail"]
+    assert found.checks[0].status == "not applicable"
+    assert "processed" in found.checks[0].detail
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cone_engine_that_differs_is_found(backend, monkeypatch):
+    model = make("llama", backend)
+    from anchorlens.models import blocks
+
+    right = blocks.Block.rotate_
+    monkeypatch.setattr(
+        blocks.Block, "rotate_", lambda self, x, angles: right(self, -x, angles) if self.layer else right(self, x, angles)
+    )
+    kind = type(next_block(model))
+    out = kind.mlp_out
+    monkeypatch.setattr(kind, "mlp_out", lambda self, x: -out(self, x))
+    assert statuses(doctor(model, **QUIET), "failed") == {"cone equals reference"}
+
+
+def next_block(model):
+    from anchorlens.models.adapt import adapt
+
+    with adapt(model).blocks().load(0) as block:
+        return block
+
+
+def test_a_users_hook_is_a_warning():
+    model = make("llama", BACKENDS[0])
+    model.blocks[1].mlp.register_forward_hook(lambda module, args, out: None)
+    found = doctor(model, **QUIET)
+    assert (found.ok, statuses(found, "warning")) == (True, {"cone equals reference"})
+
+
+def test_training_mode_without_dropout_is_a_warning():
+    model = make("llama", BACKENDS[0])
+    model.train()
+    found = doctor(model, **QUIET)
+    assert (found.ok, statuses(found, "warning")) == (True, {"evaluation mode"})
+
+
+def test_the_model_is_unchanged_by_the_checks():
+    model = make("llama", BACKENDS[0])
+    before = al.model_card(model)
+    tokens = torch.arange(12)[None]
+    logits = model(tokens)
+    doctor(model, **QUIET)
+    assert al.model_card(model) == before
+    assert torch.equal(model(tokens), logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [({"seed": -1}, "seed"), ({"seed": "a"}, "seed"), ({"device": "gpu"}, "device"), ({"dtype": "int8"}, "dtype"),
+     ({"backend": "x"}, "backend"), ({"tokenizer": small_tokenizer("byte", bos=False)}, "tokenizer")],
+)  # fmt: skip
+def test_arguments_are_checked(options, argument):
+    with pytest.raises(al.InputError) as caught:
+        doctor(make("llama", BACKENDS[0]), **QUIET | options)
+    assert argument in caught.value.arguments
+
+
+# --- results and command --------------------------------------------------------------------------------------------------------
+
+
+def test_a_diagnosis_is_a_frame_a_text_a_page_and_json():
+    model = make("gpt2", BACKENDS[0])
+    left_padding(model)
+    found = doctor(model, **QUIET)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["name", "status", "value", "limit", "unit", "detail", "cure"]
+    assert frame.set_index("name").loc["padding", "status"] == "failed"
+    told = json.loads(found.to_json())
+    assert told["ok"] is False
+    assert told["checks"][3] == {
+        "name": "padding", "status": "failed", "value": 1, "limit": 0, "unit": "faults", "detail": "padding_side='left'",
+        "cure": "Set model.tokenizer.padding_side = 'right'.",
+    }  # fmt: skip
+    assert "padding_side=&#x27;left&#x27;" in found._repr_html_() or "padding_side='left'" in found._repr_html_()
+    with pytest.raises(AttributeError):
+        found.model = "x"
+
+
+@pytest.fixture
+def command(capsys):
+    def call(*args, code):
+        with pytest.raises(SystemExit) as stopped:
+            main(["doctor", *map(str, args)])
+        said = capsys.readouterr()
+        assert stopped.value.code == code, said.err
+        return said
+
+    return call
+
+
+def test_command(command, tiny, monkeypatch):
+    out = command(tiny("llama", bos=True), "--device", "cpu", "--backend", BACKENDS[-1], code=0).out
+    assert "float32 on cpu" in out
+    assert re.search(r"cone equals reference +ok", out)
+    told = json.loads(command(tiny("llama"), "--device", "cpu", "--json", "--dtype", "bfloat16", "-q", code=0).out)
+    assert (told["ok"], told["dtype"]) == (True, "bfloat16")
+    monkeypatch.setattr("anchorlens.models.target.attach_tokenizer", without_padding_side)
+    failed = command(tiny("llama"), "--device", "cpu", "-q", code=1).out
+    assert "padding: Set model.tokenizer.padding_side = 'right'." in failed
+
+
+def without_padding_side(model, tokenizer):
+    attach_tokenizer(model, tokenizer)
+    model.tokenizer.padding_side = "left"
+
+
+def test_command_with_invalid_input(command):
+    assert "no_such_model" in command("no_such_model", code=2).err
+    assert "--dtype" in command("smollm2-135m-instruct", "--dtype", "int8", code=2).err
+    command("--backend", "other", "x", code=2)
+
+
+def test_help_and_import_load_no_torch():
+    code = (
+        "import sys, anchorlens\nfrom anchorlens.cli.entry import main\n"
+        "try:\n    main(['doctor', '--help'])\nexcept SystemExit as stopped:\n    assert not stopped.code\n"
+        "assert not {'torch', 'transformers', 'transformer_lens'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Exit code 0: no check failed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_demo_model_passes_within_a_minute(backend):
+    before = time.process_time()
+    found = doctor("smollm2-135m-instruct", device="cpu", backend=backend, **QUIET)
+    assert time.process_time() - before < 60
+    assert {check.status for check in found.checks} == {"ok"}, found
