@@ -28,7 +28,7 @@ class Case:
 
     Attributes:
         adapter: The model.
-        card: Its card.
+        card: Card of the model.
         is_loaded: Whether the model was loaded for the checks, so that the card's parity is of this moment.
         load_error: Message of the parity check while loading; empty if it passed.
         seed: Random seed of the rows.

@@ -15,8 +15,8 @@ from anchorlens.diagnosis.forward_checks import (
     check_eval_mode,
     check_log_probs,
     check_noise,
-    check_processed,
     check_rotary,
+    check_weights,
 )
 from anchorlens.diagnosis.hook_checks import check_heads, check_hooks, check_writes
 from anchorlens.diagnosis.model_check import FAILED, WARNING, Diagnosis, ModelCheck
@@ -42,7 +42,7 @@ CHECKS: tuple[tuple[str, Callable[[Case], ModelCheck], str], ...] = (
     ("evaluation mode", check_eval_mode, "Call model.eval(), which switches dropout off."),
     ("batch equals rows", check_batch, "Remove modules that mix rows or count padding as positions; load the model again."),
     ("noise floor", check_noise, "Use dtype='float32'."),
-    ("processed weights", check_processed, "Load unprocessed weights with al.load_model; an untrained model has norms of 1 too."),
+    ("processed weights", check_weights, "Load unprocessed weights with al.load_model; an untrained model has norms of 1 too."),
     ("hooks fire once", check_hooks, _HOOKS),
     ("writes", check_writes, _HOOKS),
     ("identity patch", check_identity, _HOOKS),

@@ -79,7 +79,7 @@ def check_noise(case: Case) -> ModelCheck:
     return ModelCheck("", OK if passed else FAILED, noise, limit, NATS, f"log P in {name}, batches of 1 to {_BATCHES[-1]} rows")
 
 
-def check_processed(case: Case) -> ModelCheck:
+def check_weights(case: Case) -> ModelCheck:
     """Check that norms folded into the weights are stated in the model card."""
     model, announced = case.adapter.model, case.card.weights_processed
     kinds = {type(module).__name__ for module in model.modules()}

@@ -15,7 +15,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.bridge.blocks import BridgeBlock, Rotary, apply_norm, find_unsupported_feature, find_user_hook, unwrap
-from anchorlens.models.bridge.reference import reference_of, rotary_gap
+from anchorlens.models.bridge.same_weights import reference_of, rotary_gap
 from anchorlens.models.hf_model import text_config
 from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
