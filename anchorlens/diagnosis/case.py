@@ -17,8 +17,9 @@ from anchorlens.prompts.batches import TokenBatch, pad_rows
 
 NATS = "nats"
 # Lengths of the rows: padding in all but one, and longer than the windows of small models.
-_LENGTHS = (24, 17, 21, 14)
-SHORT = 8
+_LENGTHS = (17, 12, 14, 10)
+# Length of rows that are repeated for every layer.
+SHORT = 6
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Case:
 
     Attributes:
         adapter: The model.
-        card: Its card.
+        card: Card of the model.
         is_loaded: Whether the model was loaded for the checks, so that the card's parity is of this moment.
         load_error: Message of the parity check while loading; empty if it passed.
         seed: Random seed of the rows.

@@ -15,8 +15,8 @@ from anchorlens.diagnosis.forward_checks import (
     check_eval_mode,
     check_log_probs,
     check_noise,
-    check_processed,
     check_rotary,
+    check_weights,
 )
 from anchorlens.diagnosis.hook_checks import check_heads, check_hooks, check_writes
 from anchorlens.diagnosis.model_check import FAILED, WARNING, Diagnosis, ModelCheck
@@ -42,8 +42,7 @@ CHECKS: tuple[tuple[str, Callable[[Case], ModelCheck], str], ...] = (
     ("evaluation mode", check_eval_mode, "Call model.eval(), which switches dropout off."),
     ("batch equals rows", check_batch, "Remove modules that mix rows or count padding as positions; load the model again."),
     ("noise floor", check_noise, "Use dtype='float32'."),
-    ("processed weights", check_processed, "Load unprocessed weights; or state the folding, as process_weights does. An untrained "
-     "model has such norms too."),
+    ("processed weights", check_weights, "Load unprocessed weights with al.load_model; an untrained model has norms of 1 too."),
     ("hooks fire once", check_hooks, _HOOKS),
     ("writes", check_writes, _HOOKS),
     ("identity patch", check_identity, _HOOKS),
@@ -52,7 +51,7 @@ CHECKS: tuple[tuple[str, Callable[[Case], ModelCheck], str], ...] = (
     ("head mapping", check_heads, _REPORT),
     ("cone equals reference", check_cone, "Pass engine='reference' to sweeps, and report the model's configuration."),
     ("speed", check_speed, _REPORT),
-)  # fmt: skip
+)
 # Errors of a forward pass through broken modules; memory errors of the host and signals are not caught.
 _ERRORS = (AnchorlensError, RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
@@ -122,10 +121,8 @@ def _load(
         return load_model(model, device, dtype, tokenizer=tokenizer, progress=show_progress, backend=backend), ""
     except ParityError as error:
         message = one_line(error)
-    loaded = load_model(
-        model, device, dtype, tokenizer=tokenizer, progress=show_progress, backend=backend, check_parity=False
-    )  # fmt: skip
-    return loaded, message
+    options = {"progress": show_progress, "backend": backend, "check_parity": False}
+    return load_model(model, device, dtype, tokenizer=tokenizer, **options), message
 
 
 def _run(name: str, check: Callable[[Case], ModelCheck], cure: str, case: Case) -> ModelCheck:

@@ -192,7 +192,7 @@ def check_heads(case: Case) -> ModelCheck:
         return not_applicable(f"the model has no {missing[0]}")
     for layer in layers:
         for name, n in (("pattern", shape.n_heads), ("v", shape.n_kv_heads)):
-            moved = _heads_moved(adapter, row, layer, name, n)
+            moved = _head_changes(adapter, row, layer, name, n)
             group = shape.n_heads // n
             expected = torch.arange(shape.n_heads)[None] // group == torch.arange(n)[:, None]
             wrong = (moved > _QUIET[case.dtype]) != expected
@@ -203,7 +203,7 @@ def check_heads(case: Case) -> ModelCheck:
     return count_faults(faults, f"layers {layers}: query head h reads key/value head h // {group}")
 
 
-def _heads_moved(adapter: Adapter, row: list[int], layer: int, name: str, n: int) -> Float[Tensor, "changed head"]:
+def _head_changes(adapter: Adapter, row: list[int], layer: int, name: str, n: int) -> Float[Tensor, "changed head"]:
     """Return the relative change of each head's output when one of ``n`` heads is changed, one row each."""
     shape, moved = adapter.shape, list[Tensor]()
 

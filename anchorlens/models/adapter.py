@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -72,7 +73,7 @@ class Adapter(ABC):
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return self.model.tokenizer
 
-    @property
+    @cached_property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that every block of the model has (parallel blocks have no ``resid_mid``)."""
         hooks = self.model.hook_dict

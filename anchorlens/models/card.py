@@ -134,8 +134,10 @@ def model_card(model: LensModel) -> ModelCard:
     card = getattr(model, CARD, None)
     if not isinstance(card, ModelCard):
         return make_card(model, name_of(model), backend_of(model), architecture=architecture_of(model))
-    weights = weights_sha256(model)
-    return card if weights == card.weights_sha256 else replace(card, weights_sha256=weights, parity=None, revision=None)
+    weights, processed = weights_sha256(model), _has_processed_weights(model)
+    if (weights, processed) == (card.weights_sha256, card.weights_processed):
+        return card
+    return replace(card, weights_sha256=weights, weights_processed=processed, parity=None, revision=None)
 
 
 def weights_sha256(model: LensModel) -> str:
