@@ -81,7 +81,7 @@ def _measure_cell(
     def patch(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         return setter(activation.clone(), index, clean)
 
-    return float(metric(model.run_with_hooks(tokens, fwd_hooks=[(hook_name, patch)])))
+    return torch.as_tensor(metric(model.run_with_hooks(tokens, fwd_hooks=[(hook_name, patch)]))).item()
 
 
 def _axis_size(model: LensModel, tokens: Tensor, activation_name: str, axis: str) -> int:
