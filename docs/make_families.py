@@ -37,8 +37,6 @@ from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: 
 from tests.tokenizers_small import small_tokenizer  # noqa: E402
 
 if TYPE_CHECKING:
-    from transformer_lens import HookedTransformer
-
     from anchorlens.models.backend import LensModel
 
 PAGE = Path(__file__).with_name("families.md")
@@ -250,7 +248,7 @@ def refusal(config: "PretrainedConfig | dict[str, object]") -> str:
     raise AssertionError(f"{config} is not refused: its row says that it is")
 
 
-def hooked(architecture: str, fields: dict[str, Any]) -> "HookedTransformer":
+def hooked(architecture: str, fields: dict[str, Any]) -> "LensModel":
     """Make a small live HookedTransformer with these fields."""
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 

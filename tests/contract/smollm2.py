@@ -35,7 +35,7 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
         knockout = al.knockout_sweep(model, al.load_qa(name, limit=60), layers=LAYERS[:3], n_resamples=100, progress=False)
         for sweep in (swap, knockout):
             table = sweep.samples()
-            keys = table[[key for key in KEYS if key in table]].astype(str).agg("|".join, axis=1)
+            keys = ("|".join(map(str, row)) for row in table[[key for key in KEYS if key in table]].itertuples(index=False))
             numbers = zip(100 * table["value_before"], 100 * table["value_after"], table["effect"], strict=True)
             cells |= {f"{sweep.protocol}|{name}|{key}": list(map(float, each)) for key, each in zip(keys, numbers, strict=True)}
     return cells

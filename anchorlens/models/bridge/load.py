@@ -44,17 +44,18 @@ def wrap(hf_model: PreTrainedModel, target: Target) -> TransformerBridge:
             f"{name} does not fit on {target.device} in {str(hf_model.dtype).removeprefix('torch.')}. Pass dtype='bfloat16' or "
             "device='cpu'."
         ) from error
+    parity = None
     try:
-        model = build_bridge_from_module(hf_model, architecture, hf_config=hf_model.config, model_name=name)
+        model = build_bridge_from_module(hf_model, architecture, hf_config=hf_model.config, model_name=name).eval()
+        if reference is not None:
+            with torch.no_grad():
+                logits = model(reference.tokens.to(target.device), return_type="logits", use_cache=False)
+            parity = reference.compare(logits, hf_model.dtype, name, target.tolerance)
+    except torch.OutOfMemoryError:
+        raise
     except (ValueError, TypeError, AttributeError, RuntimeError, KeyError, AssertionError) as error:
         raise UnsupportedModelError(
-            f"{name}: TransformerLens cannot make a bridge of this {architecture} ({type(error).__name__}: {error}). "
+            f"{name}: TransformerLens cannot make or run a bridge of this {architecture} ({type(error).__name__}: {error}). "
             "With transformer-lens 3.9, backend='hooked' may load it."
         ) from error
-    model.eval()
-    parity = None
-    if reference is not None:
-        with torch.no_grad():
-            logits = model(reference.tokens.to(target.device), return_type="logits", use_cache=False)
-        parity = reference.compare(logits, hf_model.dtype, name, target.tolerance)
     return finish(model, target, architecture, parity, n_params)
