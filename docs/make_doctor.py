@@ -59,7 +59,7 @@ def families(text: str) -> str:
 
 def rows_of(table: str) -> list[list[str]]:
     """Return the cells of each row of a table."""
-    return [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in table.split("\n") if line]
 
 
 def section(text: str, name: str) -> str:

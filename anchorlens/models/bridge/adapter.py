@@ -201,7 +201,6 @@ class BridgeAdapter(Adapter):
         points, functions = self._model.hook_dict, dict[int, list[Callable[[Tensor, Any], Any]]]()
         for each, function in [*hooks, (name, finish)]:
             if each in points:
-                self._model.check_hooks_to_add(each)
                 own = functions.setdefault(id(points[each]), [])
                 own.append(_in_place(function) if each.endswith("hook_resid_mid") else function)
 
