@@ -1,5 +1,6 @@
 """Types of the package's front page; at run time each name is imported on first use."""
 
+from . import patching
 from .diagnosis.doctor import doctor
 from .diagnosis.model_check import Diagnosis
 from .errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
@@ -84,6 +85,7 @@ __all__ = [
     "model_size",
     "patch_sweep",
     "patch_tokens_sweep",
+    "patching",
     "plan_study",
     "plot_curves",
     "plot_heatmap",

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "anchorlens"
 
 ORDER = (
-    "statistics", "models", "prompts", "engine", "diagnosis", "questions", "probing", "figures", "runs", "results", "protocols",
-    "running", "report", "cli",
+    "statistics", "models", "prompts", "engine", "patching", "diagnosis", "questions", "probing", "figures", "runs", "results",
+    "protocols", "running", "report", "cli",
 )  # fmt: skip
 """Each room imports only rooms that stand before it."""
 

@@ -14,18 +14,27 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from anchorlens.models.backend import LensModel
-from anchorlens.patching import setters
 from anchorlens.patching.generic import Metric, generic_activation_patch
+from anchorlens.patching.setters import (
+    Cache,
+    PatchSetter,
+    layer_head_dest_src_pos_pattern_patch_setter,
+    layer_head_pattern_patch_setter,
+    layer_head_pos_pattern_patch_setter,
+    layer_head_vector_patch_setter,
+    layer_pos_head_vector_patch_setter,
+    layer_pos_patch_setter,
+)
 
 
-def _function(name: str, setter: setters.PatchSetter, *axes: str) -> "partial[Tensor]":
+def _function(name: str, setter: PatchSetter, *axes: str) -> "partial[Tensor]":
     made = partial(generic_activation_patch, patch_setter=setter, activation_name=name, index_axis_names=axes)
     made.__doc__ = f"Patch ``{name}`` of the clean run into the corrupted run; the result has the axes [{' '.join(axes)}]."
     return made
 
 
-_BY_POS, _HEAD_BY_POS = setters.layer_pos_patch_setter, setters.layer_pos_head_vector_patch_setter
-_HEAD, _PATTERN = setters.layer_head_vector_patch_setter, setters.layer_head_pattern_patch_setter
+_BY_POS, _HEAD_BY_POS = layer_pos_patch_setter, layer_pos_head_vector_patch_setter
+_HEAD, _PATTERN = layer_head_vector_patch_setter, layer_head_pattern_patch_setter
 get_act_patch_resid_pre = _function("resid_pre", _BY_POS, "layer", "pos")
 get_act_patch_resid_mid = _function("resid_mid", _BY_POS, "layer", "pos")
 get_act_patch_attn_out = _function("attn_out", _BY_POS, "layer", "pos")
@@ -34,11 +43,9 @@ get_act_patch_attn_head_out_by_pos = _function("z", _HEAD_BY_POS, "layer", "pos"
 get_act_patch_attn_head_q_by_pos = _function("q", _HEAD_BY_POS, "layer", "pos", "head")
 get_act_patch_attn_head_k_by_pos = _function("k", _HEAD_BY_POS, "layer", "pos", "head")
 get_act_patch_attn_head_v_by_pos = _function("v", _HEAD_BY_POS, "layer", "pos", "head")
-get_act_patch_attn_head_pattern_by_pos = _function(
-    "pattern", setters.layer_head_pos_pattern_patch_setter, "layer", "head_index", "dest_pos"
-)
+get_act_patch_attn_head_pattern_by_pos = _function("pattern", layer_head_pos_pattern_patch_setter, "layer", "head_index", "dest_pos")
 get_act_patch_attn_head_pattern_dest_src_pos = _function(
-    "pattern", setters.layer_head_dest_src_pos_pattern_patch_setter, "layer", "head_index", "dest_pos", "src_pos"
+    "pattern", layer_head_dest_src_pos_pattern_patch_setter, "layer", "head_index", "dest_pos", "src_pos"
 )
 get_act_patch_attn_head_out_all_pos = _function("z", _HEAD, "layer", "head")
 get_act_patch_attn_head_q_all_pos = _function("q", _HEAD, "layer", "head")
@@ -48,7 +55,7 @@ get_act_patch_attn_head_pattern_all_pos = _function("pattern", _PATTERN, "layer"
 
 
 def get_act_patch_attn_head_all_pos_every(
-    model: LensModel, corrupted_tokens: Tensor, clean_cache: setters.Cache, metric: Metric
+    model: LensModel, corrupted_tokens: Tensor, clean_cache: Cache, metric: Metric
 ) -> Float[Tensor, "kind layer head"]:
     """Patch outputs, queries, keys, values and patterns of every head at all positions, in this order.
 
@@ -62,7 +69,7 @@ def get_act_patch_attn_head_all_pos_every(
 
 
 def get_act_patch_attn_head_by_pos_every(
-    model: LensModel, corrupted_tokens: Tensor, clean_cache: setters.Cache, metric: Metric
+    model: LensModel, corrupted_tokens: Tensor, clean_cache: Cache, metric: Metric
 ) -> Float[Tensor, "kind layer pos head"]:
     """Patch outputs, queries, keys, values and patterns of every head by position, in this order.
 
@@ -78,7 +85,7 @@ def get_act_patch_attn_head_by_pos_every(
 
 
 def get_act_patch_block_every(
-    model: LensModel, corrupted_tokens: Tensor, clean_cache: setters.Cache, metric: Metric
+    model: LensModel, corrupted_tokens: Tensor, clean_cache: Cache, metric: Metric
 ) -> Float[Tensor, "kind layer pos"]:
     """Patch the stream before each block, the attention output and the MLP output by position, in this order."""
     functions = (get_act_patch_resid_pre, get_act_patch_attn_out, get_act_patch_mlp_out)

@@ -29,9 +29,9 @@ from anchorlens.running.run_storage import (
     check_study,
     identity,
     model_name,
+    name_in_record,
     open_run,
     pending_of,
-    recorded_name,
 )  # fmt: skip
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
@@ -386,7 +386,7 @@ def _measure(
     on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
 ) -> None:  # fmt: skip
     done.total = len(steps)
-    names = [f"{spec.NAME}: {recorded_name(model)} on {data.name}" for _, model, data, spec in steps]
+    names = [f"{spec.NAME}: {name_in_record(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
         make = partial(measuring.make_runner, protocol, model, data, spec)
