@@ -29,7 +29,12 @@ def read_sources() -> dict[str, str]:
     found = {}
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
         found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = file.read_text(encoding="utf8")
-    found[PACKAGE] = (ROOT / PACKAGE / "__init__.pyi").read_text(encoding="utf8").replace("from .", f"from {PACKAGE}.")
+    found[PACKAGE] = (
+        (ROOT / PACKAGE / "__init__.pyi")
+        .read_text(encoding="utf8")
+        .replace("from .", f"from {PACKAGE}.")
+        .replace(f"from {PACKAGE}. import", f"from {PACKAGE} import")
+    )
     return found
 
 
