@@ -33,11 +33,11 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
             model, al.load_qa(name, limit=12), layers=LAYERS, n_donors=1, prompt="fewshot(2)", n_resamples=100, progress=False
         )
         knockout = al.knockout_sweep(model, al.load_qa(name, limit=60), layers=LAYERS[:3], n_resamples=100, progress=False)
-        for sweep in (swap, knockout):
+        for protocol, sweep in (("swap", swap), ("knockout", knockout)):
             table = sweep.samples()
             keys = ("|".join(map(str, row)) for row in table[[key for key in KEYS if key in table]].itertuples(index=False))
             numbers = zip(100 * table["value_before"], 100 * table["value_after"], table["effect"], strict=True)
-            cells |= {f"{sweep.protocol}|{name}|{key}": list(map(float, each)) for key, each in zip(keys, numbers, strict=True)}
+            cells |= {f"{protocol}|{name}|{key}": list(map(float, each)) for key, each in zip(keys, numbers, strict=True)}
     return cells
 
 
