@@ -56,6 +56,7 @@ MIN_QUESTIONS_FOR_CLAIM = 10
 MIN_QUESTIONS_FOR_LAYERS = 20
 """Number of questions below which a claim names no layers."""
 
+BACKENDS = ("hooked", "bridge")
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"
 

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import anchorlens as al
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.prompts import make_prompt
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="rows per batch (default: chosen by the package)")
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"), help="attention of the Hugging Face model")
     args = parser.parse_args()
-    adapter = Adapter(al.load_model(DEMO.name, device="cpu"))
+    adapter = adapt(al.load_model(DEMO.name, device="cpu"))
     hf = transformers.AutoModelForCausalLM.from_pretrained(
         fetch_packaged_model(DEMO), dtype=torch.float32, attn_implementation=args.attention
     ).eval()

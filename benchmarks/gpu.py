@@ -33,8 +33,9 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 from worker_transformer_lens import run as generic
 
 from anchorlens.engine.cost import matrix_rate
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.mapping import make_hooked_config
+from anchorlens.models.hooked.mapping import make_hooked_config
 
 _LLAMA_ROPE = {
     "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -72,7 +73,7 @@ def main() -> None:
     with torch.inference_mode():
         for shape in args.shapes:
             config = SHAPES[shape](**({"num_hidden_layers": args.layers} if args.layers else {}))
-            adapter = Adapter(random_model(config, device, getattr(torch, args.dtype)))
+            adapter = adapt(random_model(config, device, getattr(torch, args.dtype)))
             rate = max(matrix_rate(adapter.shape, adapter.device) for _ in range(5))
             print(f"{shape} on {name}, {args.dtype}: a matrix product reaches {rate / 1e12:.3g} TFLOP/s", file=sys.stderr)
             for prompt, prefix in PROMPTS.items():

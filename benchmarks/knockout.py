@@ -14,7 +14,7 @@ import pandas as pd
 
 import anchorlens as al
 from anchorlens.engine.reference import last_stream
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     name = args.dataset if args.data_file else f"{args.dataset}-sample"
     data = al.load_qa(name, path=args.data_file, limit=args.limit)
     model = al.load_model("smollm2-135m-instruct")
-    adapter = Adapter(model)
+    adapter = adapt(model)
     al.knockout_sweep(model, data, layers=[0], n_resamples=10, progress=False)  # warm up
     ratios: list[float] = []
     for _ in range(args.rounds):

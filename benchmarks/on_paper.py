@@ -21,10 +21,10 @@ from targets import SHAPES, config_of
 import anchorlens as al
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
-from anchorlens.models.layer_loader import make_empty_model
+from anchorlens.models.hooked.layer_loader import make_empty_model
+from anchorlens.models.hooked.streaming import Streamed
+from anchorlens.models.hooked.weights import count_parameters
 from anchorlens.models.shape import Shape
-from anchorlens.models.streaming import Streamed
-from anchorlens.models.weights import count_parameters
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.running import runner as driver
 

@@ -15,7 +15,7 @@ import numpy as np
 
 import anchorlens as al
 from anchorlens.constants import DISTRACTORS
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import truth_rows
 from anchorlens.questions.example import normalise
@@ -44,7 +44,7 @@ def main() -> None:
     if args.data is not None:
         sets += [(name, args.data / f"{name}.jsonl") for name in SETS]
     model = al.load_model("smollm2-135m-instruct")
-    adapter = Adapter(model)
+    adapter = adapt(model)
     assert model.tokenizer is not None
     tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))

@@ -71,7 +71,7 @@ def write_random(config: PretrainedConfig, directory: Path, seed: int = 0) -> Pa
 
 def _shards(config: PretrainedConfig, directory: Path, seed: int) -> Iterator[tuple[str, str]]:
     """Write each file; yield the name and file of each tensor."""
-    from anchorlens.models.layer_loader import make_empty_model
+    from anchorlens.models.hooked.layer_loader import make_empty_model
 
     generator, groups = torch.Generator().manual_seed(seed), dict[str, dict[str, tuple[int, ...]]]()
     for name, parameter in make_empty_model(config, torch.bfloat16).named_parameters():

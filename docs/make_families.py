@@ -1,6 +1,7 @@
-"""Write docs/families.md: support for every architecture that TransformerLens registers for HookedTransformer.
+"""Write docs/families.md: support for every architecture that TransformerLens 3.9 registers for HookedTransformer.
 
-    python docs/make_families.py
+    .venv-tl4/bin/python docs/make_families.py --bridges    # the column of transformer-lens 4, into docs/families_tl4.json
+    python docs/make_families.py                            # the page, with transformer-lens 3.9
 
 The script builds a small model of each with random weights and the features of its family (tests/models/tiny.py), loads it with
 ``load_model`` and compares it with Hugging Face's model. For an unsupported architecture it records the error. `make test` fails if
@@ -15,27 +16,32 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformer_lens import HookedTransformer, HookedTransformerConfig, loading_from_pretrained
 from transformers import PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from anchorlens.engine.choose_engine import choose_engine  # noqa: E402
 from anchorlens.errors import AnchorlensError  # noqa: E402
-from anchorlens.models.adapter import Adapter  # noqa: E402
+from anchorlens.models.adapt import adapt  # noqa: E402
 from anchorlens.models.load import load_model  # noqa: E402
-from anchorlens.models.mapping import ARCHITECTURES  # noqa: E402
 from anchorlens.models.source import check_model  # noqa: E402
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: E402
 from tests.tokenizers_small import small_tokenizer  # noqa: E402
 
+if TYPE_CHECKING:
+    from anchorlens.models.backend import LensModel
+
 PAGE = Path(__file__).with_name("families.md")
+BRIDGES = Path(__file__).with_name("families_tl4.json")
+"""Cells of the column for transformer-lens 4, and its version."""
 TINY = FAMILIES | FURTHER_FAMILIES
 # Longer than five windows of the small models, and than the original lengths of their scaled ropes.
 TOKENS = torch.randint(8, 400, (2, 40), generator=torch.Generator().manual_seed(3))
@@ -61,7 +67,7 @@ class Row:
 
 
 def _mapped(kind: str, example: str, tiny: str | None = None) -> Row:
-    return Row(ARCHITECTURES[kind], example, tiny or kind)
+    return Row(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], example, tiny or kind)
 
 
 def _own_code(kind: str, name: str) -> Callable[[], dict[str, object]]:
@@ -113,17 +119,22 @@ HEAD = """\
 <!-- written by docs/make_families.py; do not edit -->
 
 `al.load_model` loads the model families below from the hub by name, from a directory that `save_pretrained` wrote, or from a live
-Hugging Face model with its tokenizer. A fine-tuned model therefore loads like its base model. anchorlens maps each family itself
-(`anchorlens/models/mapping.py`) and does not use TransformerLens's loader. Every field of the configuration is mapped, known to
-change no number, or refused by name. At each load the log-probabilities are compared with Hugging Face's.
+Hugging Face model with its tokenizer. A fine-tuned model therefore loads like its base model. For HookedTransformer, anchorlens
+maps each family itself (`anchorlens/models/hooked/mapping.py`) and does not use TransformerLens's loader. Every field of the
+configuration is mapped, known to change no number, or refused by name. At each load the log-probabilities are compared with
+Hugging Face's.
 
-The table has every architecture that TransformerLens {version} registers for HookedTransformer. (TransformerBridge supports many
-more and is not used.) The rows are made from **small models with random weights** and the features of the family: windows shorter
-than the row, scaled rope, grouped queries, soft caps, experts. The columns are:
+The table has every architecture that TransformerLens {version} registers for HookedTransformer. TransformerBridge has many more: of
+those, `load_model` loads the causal language models that have a class in transformers. The rows are made from **small models with
+random weights** and the features of the family: windows shorter than the row, scaled rope, grouped queries, soft caps, experts.
+The columns are:
 
 - *parity*: the largest difference of a log-probability from Hugging Face's model, in nats, over two rows of 40 tokens and the whole
   vocabulary, in float32.
 - *engine*: the engine that measures a sweep ([engine.md](engine.md)): the cone engine, or the reference engine with the reason.
+- *loads*, *parity* and *engine* are those of HookedTransformer, with transformer-lens {version}.
+- *bridge, {version}* and *bridge, {newest}*: the engine of a TransformerBridge with that version of transformer-lens
+  (`load_model(..., backend="bridge")`). All that load have a parity below 1e-3.
 
 Tests compare the two engines for each architecture that loads by name, and for attention-only and SoLU models. SmolLM2 is the only
 model that is tested with its published weights.
@@ -150,12 +161,16 @@ These variants are refused by name, because a HookedTransformer or its converter
 - biases in Llama's MLP;
 - quantised weights other than the above.
 
-Families without a row (Falcon, MPT, Cohere, Granite, Qwen 3 MoE, Llama 4, ...) are refused as not mapped.
+Families without a row (Falcon, MPT, Cohere, Granite, Qwen 3 MoE, Llama 4, ...) are not mapped onto HookedTransformer. Many of them
+load as a bridge. The cone engine or the reference engine then measures a swap; a knockout is refused where hooks of the bridge
+cannot change the attention, and in recurrent layers.
 """
 
 
 def registered() -> set[str]:
     """Return the architectures that TransformerLens registers for HookedTransformer, from the source of its loader."""
+    from transformer_lens import loading_from_pretrained
+
     source = inspect.getsource(loading_from_pretrained)
     named = set(re.findall(r'architecture == "([\w-]+)"', source))
     # The architecture of the models that TransformerLens trained is a default there.
@@ -164,20 +179,38 @@ def registered() -> set[str]:
 
 def page() -> str:
     """Return the whole page."""
-    from importlib.metadata import version
-
     from anchorlens.models.gguf_audit import ARCHITECTURES as GGUF
 
-    lines = ["| architecture | for example | loads | parity | engine |", "| --- | --- | --- | --- | --- |"]
-    lines += [line(row) for row in ROWS]
+    other = json.loads(BRIDGES.read_text(encoding="utf8"))
+    here, newest = version("transformer-lens"), other["version"]
+    names = ("architecture", "for example", "loads", "parity", "engine", f"bridge, {here}", f"bridge, {newest}")
+    lines = ["| " + " | ".join(names) + " |", "| --- " * len(names) + "|"]
+    lines += [line(row, bridges, theirs) for row, bridges, theirs in zip(ROWS, bridge_cells(), other["bridges"], strict=True)]
     gguf = ", ".join(GGUF[:-1]) + f" and {GGUF[-1]}"
-    return HEAD.format(version=version("transformer-lens")) + "\n".join(lines) + "\n" + TAIL.format(gguf=gguf)
+    return HEAD.format(version=here, newest=newest) + "\n".join(lines) + "\n" + TAIL.format(gguf=gguf)
 
 
-def line(row: Row) -> str:
+def line(row: Row, *bridges: str) -> str:
     """Return one row of the table."""
-    loads, parity, engine = outcome(row)
-    return f"| {row.architecture} | `{row.example}` | {loads} | {parity} | {engine} |"
+    return "| " + " | ".join([row.architecture, f"`{row.example}`", *outcome(row), *bridges]) + " |"
+
+
+def bridge_cells() -> list[str]:
+    """Return the cell of each row for bridges of the installed version."""
+    return [bridge_cell(row) for row in ROWS]
+
+
+def bridge_cell(row: Row) -> str:
+    """Return the engine of a bridge, or why there is none; "" for models without a Hugging Face model."""
+    if row.tiny is None:
+        return ""
+    try:
+        model = load_model(
+            random_model(TINY[row.tiny]()), device="cpu", tokenizer=small_tokenizer("byte", bos=False), backend="bridge"
+        )
+    except AnchorlensError as error:
+        return f"no: {error}"
+    return engine_of(model)
 
 
 def outcome(row: Row) -> tuple[str, str, str]:
@@ -193,7 +226,7 @@ def outcome(row: Row) -> tuple[str, str, str]:
     assert row.tiny is not None
     live = random_model(TINY[row.tiny]())
     assert type(live).__name__ == row.architecture
-    model = load_model(live, device="cpu", tokenizer=small_tokenizer("byte", bos=False))
+    model = load_model(live, device="cpu", tokenizer=small_tokenizer("byte", bos=False), backend="hooked")
     with torch.no_grad():
         gap = (model(TOKENS).log_softmax(-1) - live(input_ids=TOKENS).logits.log_softmax(-1)).abs().max()
     return "yes", f"{float(gap):.0e}", engine_of(model)
@@ -215,8 +248,10 @@ def refusal(config: "PretrainedConfig | dict[str, object]") -> str:
     raise AssertionError(f"{config} is not refused: its row says that it is")
 
 
-def hooked(architecture: str, fields: dict[str, Any]) -> HookedTransformer:
+def hooked(architecture: str, fields: dict[str, Any]) -> "LensModel":
     """Make a small live HookedTransformer with these fields."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
     sizes: dict[str, Any] = {"n_layers": 3, "d_model": 48, "n_heads": 4, "d_head": 12, "n_ctx": 64, "d_vocab": 420, "seed": 0}
     sizes |= {"act_fn": "gelu", "original_architecture": architecture} | fields
     with warnings.catch_warnings():
@@ -224,13 +259,16 @@ def hooked(architecture: str, fields: dict[str, Any]) -> HookedTransformer:
         return load_model(HookedTransformer(HookedTransformerConfig(**sizes)), tokenizer=small_tokenizer("byte", bos=False))
 
 
-def engine_of(model: HookedTransformer) -> str:
+def engine_of(model: "LensModel") -> str:
     """Return the engine of a sweep of this model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        engine = choose_engine(Adapter(model), "cone", TOKENS[0].tolist())
+        engine = choose_engine(adapt(model), "cone", TOKENS[0].tolist())
     return engine.name + (f": {engine.reason}" if engine.reason else "")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["--bridges"]:
+    cells = {"version": version("transformer-lens"), "bridges": bridge_cells()}
+    BRIDGES.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf8")
+elif __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf8")

@@ -94,7 +94,7 @@ def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def layers_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers of streamed models as they are read from their files, in order."""
-    from anchorlens.models.layer_loader import LayerLoader
+    from anchorlens.models.hooked.layer_loader import LayerLoader
 
     right, seen = LayerLoader.read_layer, list[int]()
 

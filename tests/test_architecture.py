@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "anchorlens"
 
 ORDER = (
-    "statistics", "models", "prompts", "engine", "questions", "probing", "figures", "runs", "results", "protocols", "running",
-    "report", "cli",
+    "statistics", "models", "prompts", "engine", "patching", "diagnosis", "questions", "probing", "figures", "runs", "results",
+    "protocols", "running", "report", "cli",
 )  # fmt: skip
 """Each room imports only rooms that stand before it."""
 
@@ -29,7 +29,12 @@ def read_sources() -> dict[str, str]:
     found = {}
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
         found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = file.read_text(encoding="utf8")
-    found[PACKAGE] = (ROOT / PACKAGE / "__init__.pyi").read_text(encoding="utf8").replace("from .", f"from {PACKAGE}.")
+    found[PACKAGE] = (
+        (ROOT / PACKAGE / "__init__.pyi")
+        .read_text(encoding="utf8")
+        .replace("from .", f"from {PACKAGE}.")
+        .replace(f"from {PACKAGE}. import", f"from {PACKAGE} import")
+    )
     return found
 
 
@@ -98,8 +103,17 @@ def test_every_file_is_used(texts, graph):
     assert {name for name, text in texts.items() if name not in used and text.strip()} == {f"{PACKAGE}.__main__"}
 
 
+def test_transformer_lens_is_imported_in_models_and_hooked_transformer_in_one_part_of_it(texts):
+    imports = re.compile(r"^\s*(?:from|import) transformer_lens", re.MULTILINE)
+    users = {name for name, text in texts.items() if imports.search(text)}
+    assert {room_of(name) for name in users} == {"models"}
+    hooked = {name for name in users if re.search(r"^\s*from transformer_lens.*import.*Hooked", texts[name], re.MULTILINE)}
+    assert {name for name in hooked if not name.startswith("anchorlens.models.hooked.")} == {"anchorlens.models.backend"}
+
+
 def test_tests_mirror_the_package():
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
+    folders.remove(Path("contract"))  # tests of both versions of TransformerLens
     assert [folder for folder in folders if not any((home / folder).is_dir() for home in (ROOT / PACKAGE, ROOT))] == []
 
 

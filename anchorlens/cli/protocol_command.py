@@ -7,7 +7,8 @@ import click
 from typing_extensions import override
 
 from anchorlens.cli.measure import measure, plan_only
-from anchorlens.cli.shared_options import check_output_options, data_files, output_options, read_config
+from anchorlens.cli.shared_options import BACKEND_HELP, check_output_options, data_files, output_options, read_config
+from anchorlens.constants import BACKENDS
 from anchorlens.errors import InputError
 from anchorlens.protocols.arguments import Int, Kind, group_arguments
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
@@ -115,6 +116,7 @@ def _loading_options() -> list[click.Parameter]:
         click.Option(["--n-devices"], type=int, default=1, metavar="N", help="CUDA devices for the model, from --device on."),
         click.Option(["--dtype"], default=None, help="float32, bfloat16 or float16."),
         click.Option(["--stream"], is_flag=True, help="Read the weights layer by layer, for models larger than memory."),
+        click.Option(["--backend"], type=click.Choice(BACKENDS), default=None, help=BACKEND_HELP),
     ]  # fmt: skip
 
 
@@ -141,7 +143,9 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
             DatasetSpec(name, files.get(name), given["limit"], made.seed, columns, given["spans"], answers_sep=given["answers_sep"])
             for name in names
         ]
-    study = Study(given["model"], data, [made], given["device"], given["dtype"], given["stream"], given["n_devices"])
+    study = Study(
+        given["model"], data, [made], given["device"], given["dtype"], given["stream"], given["n_devices"], given["backend"]
+    )
     if given["dry_run"]:
         plan_only(study, as_json=given["as_json"])
     else:

@@ -17,6 +17,11 @@ EXECUTION_OPTIONS = ("job", "executor", "workers", "address", "gpus_per_worker")
 """Options for measuring a run in several processes."""
 
 
+BACKEND_HELP = (
+    "hooked (HookedTransformer) or bridge (TransformerBridge). If left out: hooked with transformer-lens 3.9, else bridge."
+)
+
+
 def output_options() -> list[click.Parameter]:
     """Return the output and executor options of the measuring commands."""
     job = "Measure job i of n and store its shards in OUT.parts; `anchorlens merge` combines the jobs."

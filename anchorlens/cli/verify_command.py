@@ -9,6 +9,7 @@ import click
 
 from anchorlens.cli.output import records, show_table, with_options
 from anchorlens.cli.shared_options import data_files
+from anchorlens.constants import BACKENDS
 
 EPILOG = """\b
 Examples:
@@ -37,6 +38,7 @@ Exit code 0: everything matches; 1: something differs; 2: invalid input.
 @click.option("--device", default=None, help="cuda, cuda:1, mps or cpu; the best available if left out.")
 @click.option("--stream", is_flag=True, help="Read the weights layer by layer, for models larger than memory.")
 @click.option("--n-devices", type=int, default=1, help="Number of CUDA devices for the model; 1 if left out.")
+@click.option("--backend", type=click.Choice(BACKENDS), default=None, help="Model class; that of the run if left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def verify_command(
     run: str, model: tuple[str, ...], data: tuple[str, ...], columns: str | None, as_json: bool, **options: Any

@@ -15,7 +15,6 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import SITES, Adapter, SiteLike
-from anchorlens.models.blocks import find_unsupported_feature, find_user_hook
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 
@@ -41,9 +40,11 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     except _FORWARD_ERRORS as why:
         if out_of_memory(why):
             raise
+        fix = "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...), which updates its cfg too."
+        if isinstance(why, AttributeError):
+            fix = "The installed transformer-lens may not know this version of transformers: install a newer one."
         raise InputError(
-            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. "
-            "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...), which updates its cfg too.",
+            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. {fix}",
             argument="model",
         ) from why
     read = _gap(adapter, stream, logits)
@@ -55,8 +56,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
-    model = adapter.model
-    reason = find_user_hook(model) or find_unsupported_feature(model)
+    reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
     if reason is None and any(not isinstance(site, str) or site not in SITES for site in sites):
         reason = "a custom site is read or changed"
     if reason is None:

@@ -25,7 +25,6 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
-from anchorlens.models.blocks import Blocks
 from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
@@ -41,7 +40,7 @@ class ConeEngine(Engine):
     name, reason = "cone", ""
 
     def __init__(self, adapter: Adapter) -> None:
-        self.adapter, self.blocks = adapter, Blocks(adapter.model)
+        self.adapter, self.blocks = adapter, adapter.blocks()
         # Prefix of all rows, given to reset; and the prefix cached last, which may be longer.
         self._shared: Prefix | None = None
         self._prefix: Prefix | None = None

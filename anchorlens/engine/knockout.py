@@ -11,12 +11,12 @@ a pass cut in layers 0..k. Other windows of layers need one pass each.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 
 from anchorlens.constants import KNOCKOUT_MODES
 from anchorlens.errors import InputError, did_you_mean
@@ -82,9 +82,9 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     chosen[list(heads)] = True
     edges = rearrange(cut.edges, "example query key -> example 1 query key")
     mask = edges & rearrange(chosen, "head -> 1 head 1 1") if cut.heads is not None else edges
-    name, value = ("hook_attn_scores", -torch.inf) if cut.mode == "mask" else ("hook_pattern", 0.0)
+    name, value = ("attn_scores", -torch.inf) if cut.mode == "mask" else ("pattern", 0.0)
 
-    def fill(scores: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+    def fill(scores: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         return scores.masked_fill(mask.to(scores.device), value)
 
-    return [(f"blocks.{layer}.attn.{name}", fill) for layer in cut.layers]
+    return [(adapter.attention_hook(layer, name), fill) for layer in cut.layers]

@@ -6,14 +6,12 @@ patch without effect gives ΔP = 0 exactly.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
-from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
-from transformer_lens.hook_points import HookPoint
 from typing_extensions import override
 
 from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
@@ -107,7 +105,7 @@ class ReferenceEngine(Engine):
         def make_hook(layer: int, patches: list[int]) -> Hook:
             of = torch.tensor(patches)
 
-            def patch(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+            def patch(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
                 out = value.clone()
                 if swap.source is not None:
                     new = value[donor[row[of]], swap.source.positions[row, slot][of] - n_shared]
@@ -174,13 +172,11 @@ class ReferenceEngine(Engine):
         return size.clean_rows * size.clean_keys > MOST_TOKENS.get(self.adapter.device.type, MOST_TOKENS["cpu"])
 
 
-def last_stream(
-    adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = (), cache: TransformerLensKeyValueCache | None = None
-) -> Stream:
+def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = (), cache: Any = None) -> Stream:
     """Return the final residual stream of one forward pass; raise HookError if a hook does not fire exactly once."""
     fired = [0] * len(hooks)
 
-    def run(value: Tensor, hook: HookPoint, index: int) -> Tensor:
+    def run(value: Tensor, hook: Any, index: int) -> Tensor:
         fired[index] += 1
         return hooks[index][1](value, hook)
 
@@ -211,7 +207,7 @@ def capture(
     rows = torch.arange(tokens.ids.shape[0], device="cpu")[:, None]
     streams: list[list[Tensor]] = [[] for _ in wanted]
 
-    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+    def keep(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         for out, slots in zip(streams, wanted, strict=True):
             states = value[rows, slots.positions]
             out.append(states.float().cpu() if to_host else states.to(adapter.device))
@@ -255,7 +251,7 @@ def swap_hooks(adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteL
     """Return one hook per layer of ``layers`` that replaces the activations at the slots."""
     row, slot = torch.nonzero(slots.mask, as_tuple=True)
 
-    def patch(value: Tensor, hook: HookPoint, layer: int) -> Tensor:  # noqa: ARG001
+    def patch(value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG001
         changed = value.clone()
         changed[row, slots.positions[row, slot]] = streams[layer, row, slot].to(value.dtype).to(value.device)
         return changed
@@ -275,7 +271,7 @@ def states_at(
     where: ReadSite | None,
     row: Int[Tensor, "read"],
     position: Int[Tensor, "read"],
-    cache: TransformerLensKeyValueCache | None = None,
+    cache: Any = None,
 ) -> Float[Tensor, "read d_model"]:
     """Run one forward pass with hooks and return states of a site and layer; if ``where`` is None, of the final residual stream.
 
@@ -283,7 +279,7 @@ def states_at(
     """
     seen: list[Tensor] = []
 
-    def keep(value: Tensor, hook: HookPoint) -> Tensor:  # noqa: ARG001
+    def keep(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         seen.append(value[row, position])
         return value
 
@@ -305,21 +301,10 @@ def read_states(
     return capture(adapter, tokens, site, [positions], hooks, to_host=True)[0]
 
 
-def _run_prefix(adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int) -> tuple[int, TransformerLensKeyValueCache | None]:
+def _run_prefix(adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int) -> tuple[int, Any]:
     """Run the common prefix of all rows once; return its length and key-value cache, (0, None) if that saves too few tokens."""
     rows = token_rows(tokens)
     shared = common_prefix(rows, min(most, *(len(row) - 1 for row in rows)))
-    if shared * (len(rows) - 1) < min_saved:
+    if not adapter.has_prefix_cache or shared * (len(rows) - 1) < min_saved:
         return 0, None
-    cache, ids = adapter.empty_cache(), tokens.ids[:1, :shared].to(adapter.device)
-    adapter.forward(ids, torch.ones_like(ids), cache=cache)
-    entries = [
-        TransformerLensKeyValueCacheEntry(
-            repeat(entry.past_keys, "1 pos head d_head -> row pos head d_head", row=len(rows)),
-            repeat(entry.past_values, "1 pos head d_head -> row pos head d_head", row=len(rows)),
-        )
-        for entry in cache.entries
-    ]
-    for_all_rows = TransformerLensKeyValueCache(entries, torch.ones_like(ids).expand(len(rows), -1))
-    for_all_rows.freeze()  # keys and values of the rows are used in their own layer only
-    return shared, for_all_rows
+    return shared, adapter.prefix_cache(tokens.ids[0, :shared].to(adapter.device), len(rows))

@@ -1,20 +1,20 @@
-"""Adapter of a HookedTransformer for the engines: sizes, sites, and forward passes with hooks."""
+"""Adapter protocol: everything that the other packages use of a model. :func:`anchorlens.models.adapt.adapt` makes one."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens import HookedTransformer
-from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
-from transformer_lens.hook_points import HookPoint
+from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name
-from anchorlens.models.devices import without_autocast
-from anchorlens.models.placement import block_devices, devices_of, inputs_follow_blocks
+from anchorlens.models.backend import LensModel
+from anchorlens.models.blocks import Blocks
+from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -22,8 +22,8 @@ from anchorlens.typing import Stream
 _SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
 
-# Name of a hook point, and the function that is applied to its value.
-Hook: TypeAlias = tuple[str, Callable[[Tensor, HookPoint], Tensor]]
+# Name of a hook point, and the function of (value, hook point) that is applied to its value.
+Hook: TypeAlias = tuple[str, Callable[[Tensor, Any], Tensor]]
 
 # A named site, or a function from a layer to the name of a hook that carries [example pos d_model].
 SiteLike: TypeAlias = "str | Callable[[int], str]"
@@ -38,20 +38,42 @@ def site_name(site: SiteLike) -> str:
     raise InputError(f"site={site!r}: not a site. Give one of {', '.join(SITES)}, or layer -> hook name.", argument="site")
 
 
-class Adapter:
-    """Wrapper of a HookedTransformer with the operations that the engines use."""
+class Adapter(ABC):
+    """Model with the operations that the engines use.
 
-    def __init__(self, model: HookedTransformer) -> None:
-        if not isinstance(model, HookedTransformer):
-            raise InputError(
-                f"model: an object of type {type(model).__name__}, not a HookedTransformer. Load it with al.load_model(...).",
-                argument="model",
-            )
-        self.model, self.shape, self.read = model, Shape.of(model), Read(model)
-        self.n_layers, self.d_model = self.shape.n_layers, self.shape.d_model
-        self.device, self.devices = model.embed.W_E.device, devices_of(model)
+    Attributes:
+        backend: ``hooked`` or ``bridge``.
+        model: The model of TransformerLens.
+        shape: Sizes of the model.
+        read: Final norm and unembedding of rows.
+        n_layers: Number of layers L.
+        d_model: Width of the residual stream.
+        device: Device of the embedding.
+        devices: Distinct devices in layer order.
+        has_prefix_cache: Whether :meth:`prefix_cache` can be used.
+    """
+
+    backend: str
+    model: LensModel
+    shape: Shape
+    read: Read
+    device: torch.device
+    devices: tuple[torch.device, ...]
+    has_prefix_cache: bool = True
 
     @property
+    def n_layers(self) -> int:
+        return self.shape.n_layers
+
+    @property
+    def d_model(self) -> int:
+        return self.shape.d_model
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        return self.model.tokenizer
+
+    @cached_property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that every block of the model has (parallel blocks have no ``resid_mid``)."""
         hooks = self.model.hook_dict
@@ -76,60 +98,65 @@ class Adapter:
             )
         return name
 
-    @torch.no_grad()
+    def attention_hook(self, layer: int, name: str) -> str:
+        """Return the hook of a layer's ``attn_scores`` or ``pattern``, [example head query key]; InputError if none."""
+        return f"blocks.{layer}.attn.hook_{name}"
+
+    @property
+    @abstractmethod
+    def embedding(self) -> Float[Tensor, "token d_model"]:
+        """Token embeddings of the vocabulary."""
+
+    @abstractmethod
     def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
         """Compute the residual stream before block 0."""
-        x = self.model.embed(ids[None])[0]
-        return x + self.model.pos_embed.W_pos[positions] if self.model.cfg.positional_embedding_type == "standard" else x
 
-    @torch.no_grad()
+    @abstractmethod
     def forward(
-        self,
-        ids: Int[Tensor, "example pos"],
-        mask: Int[Tensor, "example pos"],
-        hooks: Sequence[Hook] = (),
-        cache: TransformerLensKeyValueCache | None = None,
+        self, ids: Int[Tensor, "example pos"], mask: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), cache: Any = None
     ) -> Stream:
         """Run TransformerLens's forward pass over all blocks and return the final residual stream.
 
-        The call extends ``cache``. It uses ``no_grad``, not ``inference_mode``: TransformerLens may store a longer rotary table in
-        the model, and an inference tensor could not be used with gradients later.
+        ``cache``: result of :meth:`prefix_cache`, whose tokens come first; valid for one call.
         """
-        with _disable_ungrouping(self.model) if cache is not None else nullcontext(), inputs_follow_blocks(self.model):
-            return self.model.run_with_hooks(
-                ids,
-                fwd_hooks=list(hooks),
-                stop_at_layer=self.n_layers,
-                past_kv_cache=cache,
-                attention_mask=mask,
-                prepend_bos=False,
-                padding_side="right",
-            )
 
-    def empty_cache(self) -> TransformerLensKeyValueCache:
-        """Make an empty key-value cache for one row, for :meth:`forward`."""
-        cache = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
-        for entry, device in zip(cache.entries, block_devices(self.model), strict=True):
-            entry.past_keys, entry.past_values = entry.past_keys.to(device), entry.past_values.to(device)
-        return cache
+    @abstractmethod
+    def prefix_cache(self, ids: Int[Tensor, "pos"], n_rows: int) -> Any:
+        """Run a prefix that ``n_rows`` rows share and return its keys and values, for :meth:`forward`."""
 
-    @torch.no_grad()
+    @abstractmethod
     def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
         """Run TransformerLens's forward pass over one row and return its final residual stream and logits."""
-        stream = self.forward(ids[None], torch.ones_like(ids[None]))
-        last = stream.to(self.read.device)
-        with without_autocast(last.device):
-            logits = self.model(last, start_at_layer=self.n_layers, prepend_bos=False, padding_side="right")
-        assert isinstance(logits, Tensor)
-        return stream[0], logits[0]
 
+    @abstractmethod
+    def generation_prefix(self, ids: Int[Tensor, "pos"]) -> Any:
+        """Run tokens that all prompts share, possibly none, for :meth:`generate`."""
 
-@contextmanager
-def _disable_ungrouping(model: HookedTransformer) -> Iterator[None]:
-    """Switch ``ungroup_grouped_query_attention`` off, which TransformerLens's cache does not support."""
-    cfg = model.cfg
-    before, cfg.ungroup_grouped_query_attention = cfg.ungroup_grouped_query_attention, False
-    try:
-        yield
-    finally:
-        cfg.ungroup_grouped_query_attention = before
+    @abstractmethod
+    def generate(
+        self, prompts: Sequence[Sequence[int]], prefix: Any, room: Sequence[int], stop: Callable[[list[int]], bool]
+    ) -> list[list[int]]:
+        """Generate greedily after each prompt, up to ``room[i]`` tokens or until ``stop(new_ids)`` is True.
+
+        ``prefix``: result of :meth:`generation_prefix` for the first tokens of all prompts.
+        """
+
+    @abstractmethod
+    def blocks(self) -> Blocks:
+        """Return the token-wise parts of the blocks, for the cone engine."""
+
+    @abstractmethod
+    def find_unsupported_feature(self) -> str | None:
+        """Return the feature of the model that the cone engine does not support; None if there is none."""
+
+    @abstractmethod
+    def find_user_hook(self) -> str | None:
+        """Describe a user's hook, or a module that replaces a hook point, that the cone engine would skip; None if none."""
+
+    @abstractmethod
+    def reference(self) -> Reference | str:
+        """Run a new Hugging Face model with the same weights and return its numbers; the reason if there is none."""
+
+    @abstractmethod
+    def rotary_gap(self) -> float | None:
+        """Return the largest difference of the rotary tables from those of the configuration; None without such tables."""

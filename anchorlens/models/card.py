@@ -2,19 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformer_lens import HookedTransformer
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError
-from anchorlens.models.streaming import Stream, stream_of
+from anchorlens.models.backend import LensModel, is_bridge, is_hooked, stream_of
 
 CARD = "anchorlens_card"
 # Modulus of the index weights in the second sum, which detects swapped entries.
@@ -22,7 +21,7 @@ PRIME = 65_521
 # Maximum number of entries that are summed at once.
 PIECE = 2**24
 # Model -> (hash of its weights in memory order, hash of weights_sha256).
-_hashes: WeakKeyDictionary[HookedTransformer, tuple[str, str]] = WeakKeyDictionary()
+_hashes: WeakKeyDictionary[nn.Module, tuple[str, str]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,21 @@ class ModelCard:
 
     Attributes:
         name: Name as given; the last part of a path.
-        source: ``packaged``, ``hub``, ``directory``, ``gguf``, ``huggingface`` (live model) or ``hooked`` (live HookedTransformer).
+        source: ``packaged``, ``hub``, ``directory``, ``gguf``, or a live model: ``huggingface``, ``hooked`` or ``bridge``.
         revision: Commit on the hub, or release of a packaged model.
         architecture: Class name in Hugging Face transformers.
         n_layers: Number of layers L.
         d_model: Width of the residual stream.
         n_heads: Number of query heads per layer.
-        n_params: Number of parameters of the language model, tied weights counted once; of a live HookedTransformer all parameters.
+        n_params: Number of parameters of the language model, tied weights counted once; of a live TransformerLens model all.
         device: Device of the embedding.
         dtype: Data type of the parameters.
         weights_sha256: Hash of the weights (:func:`weights_sha256`).
         tokenizer_sha256: Hash of the tokenizer (:func:`tokenizer_sha256`).
         parity: Maximum |Δ log-probability| against Hugging Face at load time, in nats.
         adds_bos: Whether the tokenizer adds BOS by default.
+        backend: ``hooked`` or ``bridge``.
+        weights_processed: Whether norms are folded into the weights or weights are centred, which changes inner states.
     """
 
     name: str
@@ -60,6 +61,8 @@ class ModelCard:
     tokenizer_sha256: str | None
     parity: float | None
     adds_bos: bool | None
+    backend: str
+    weights_processed: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a JSON-compatible dictionary, for ``run.json``."""
@@ -67,11 +70,12 @@ class ModelCard:
 
 
 def make_card(
-    model: HookedTransformer, name: str, source: str, revision: str | None = None, architecture: str | None = None,
+    model: LensModel, name: str, source: str, revision: str | None = None, architecture: str | None = None,
     parity: float | None = None, n_params: int | None = None,
 ) -> ModelCard:  # fmt: skip
     """Make the card of a model and compute its hashes."""
     cfg, tokenizer = model.cfg, model.tokenizer
+    embedding = next(model.parameters())
     return ModelCard(
         name=name,
         source=source,
@@ -81,26 +85,44 @@ def make_card(
         d_model=int(cfg.d_model),
         n_heads=int(cfg.n_heads),
         n_params=n_params or sum(parameter.numel() for parameter in model.parameters()),
-        device=str(model.embed.W_E.device),
-        dtype=str(model.embed.W_E.dtype).removeprefix("torch."),
+        device=str(embedding.device),
+        dtype=str(embedding.dtype).removeprefix("torch."),
         weights_sha256=weights_sha256(model),
         tokenizer_sha256=None if tokenizer is None else tokenizer_sha256(tokenizer),
         parity=parity,
         adds_bos=None if tokenizer is None else adds_bos(tokenizer),
+        backend=backend_of(model),
+        weights_processed=_has_processed_weights(model),
     )
 
 
-def name_of(model: HookedTransformer) -> str:
+def backend_of(model: LensModel) -> str:
+    """Return ``hooked`` or ``bridge``."""
+    return "hooked" if is_hooked(model) else "bridge"
+
+
+def architecture_of(model: LensModel) -> str | None:
+    """Return the class name of a model in Hugging Face transformers; None if unknown."""
+    return type(model.original_model).__name__ if is_bridge(model) else model.cfg.original_architecture
+
+
+def _has_processed_weights(model: LensModel) -> bool:
+    if is_bridge(model):
+        return bool(getattr(model, "_weights_processed", False))
+    return str(model.cfg.normalization_type).endswith("Pre")
+
+
+def name_of(model: LensModel) -> str:
     """Return the model's name without reading its weights."""
     card = getattr(model, CARD, None)
     return card.name if isinstance(card, ModelCard) else str(model.cfg.model_name or "custom")
 
 
-def model_card(model: HookedTransformer) -> ModelCard:
-    """Return the card that :func:`anchorlens.load_model` attached, or a new card for another HookedTransformer.
+def model_card(model: LensModel) -> ModelCard:
+    """Return the card that :func:`anchorlens.load_model` attached, or a new card for another TransformerLens model.
 
     Args:
-        model: A HookedTransformer; its weights are read once.
+        model: HookedTransformer or TransformerBridge; its weights are read once.
 
     Returns:
         Card with the current hash of the weights. If they have changed since loading, parity and revision are None.
@@ -111,12 +133,14 @@ def model_card(model: HookedTransformer) -> ModelCard:
     """
     card = getattr(model, CARD, None)
     if not isinstance(card, ModelCard):
-        return make_card(model, name_of(model), "hooked", architecture=model.cfg.original_architecture)
-    weights = weights_sha256(model)
-    return card if weights == card.weights_sha256 else replace(card, weights_sha256=weights, parity=None, revision=None)
+        return make_card(model, name_of(model), backend_of(model), architecture=architecture_of(model))
+    weights, processed = weights_sha256(model), _has_processed_weights(model)
+    if (weights, processed) == (card.weights_sha256, card.weights_processed):
+        return card
+    return replace(card, weights_sha256=weights, weights_processed=processed, parity=None, revision=None)
 
 
-def weights_sha256(model: HookedTransformer) -> str:
+def weights_sha256(model: LensModel) -> str:
     """Compute a hash of all parameters in one pass over them, on any device.
 
     The sha256 is over one line ``name dtype shape s1 s2`` per parameter, sorted by name. With b_i the bits of the i-th entry
@@ -139,7 +163,7 @@ def _in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
-def _lines_of_stream(stream: Stream) -> dict[str, str]:
+def _lines_of_stream(stream: Any) -> dict[str, str]:
     """Return the lines of the layers' parameters; cached lines if the files are unchanged."""
     stamp = stream.loader.files.stamp()
     if stream.known is None or stream.known[0] != stamp:
@@ -214,3 +238,9 @@ def resolve_add_bos(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) ->
     if add_bos and tokenizer.bos_token_id is None:
         raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
     return adds_bos(tokenizer) if add_bos is None else add_bos
+
+
+def with_bos(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], add_bos: bool) -> list[int]:
+    """Return token ids that begin with BOS if ``add_bos``; a BOS that is there already is not repeated."""
+    bos = tokenizer.bos_token_id
+    return [bos, *ids] if add_bos and list(ids[:1]) != [bos] else list(ids)  # pyright: ignore[reportReturnType]

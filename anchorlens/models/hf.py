@@ -26,8 +26,8 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from anchorlens.display import join_words
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models.audit import quantisation
-from anchorlens.models.mapping import check_config
+from anchorlens.models.check_config import check_config
+from anchorlens.models.hf_model import quantisation
 
 # Minimum size of the weights for a progress bar.
 BAR_BYTES = 1 << 30
@@ -51,10 +51,10 @@ def progress_bars(shown: bool) -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
-def check_directory(directory: Path, name: str, with_tokenizer: bool) -> PretrainedConfig:
+def check_directory(directory: Path, name: str, with_tokenizer: bool, backend: str) -> PretrainedConfig:
     """Return the configuration of a Hugging Face directory after checking its files without reading the weights."""
     config = load_config(directory)
-    check_config(config, name)
+    check_config(config, name, backend)
     if with_tokenizer:
         check_tokenizer_files(directory)
     for path in weight_files(directory):

@@ -78,23 +78,33 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
 
 def has_own_weights(official: str) -> bool:
     """Return whether a name that TransformerLens registers has weights that transformers cannot read."""
+    from anchorlens.models.backend import HAS_HOOKED
+
+    if official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")):
+        return True
+    if not HAS_HOOKED:
+        return False
     from transformer_lens.loading_from_pretrained import NON_HF_HOSTED_MODEL_NAMES
 
-    return official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")) or official in NON_HF_HOSTED_MODEL_NAMES
+    return official in NON_HF_HOSTED_MODEL_NAMES
 
 
 def find_official_name(name: str) -> str | None:
     """Return TransformerLens's official name of a name or alias, ignoring case; None if it is not registered."""
-    from transformer_lens.loading_from_pretrained import make_model_alias_map
+    return _official_names().get(name.lower())
 
-    return make_model_alias_map().get(name.lower())
+
+def _official_names() -> dict[str, str]:
+    """Return name or alias in lower case -> name that TransformerLens registers."""
+    from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
+
+    return {alias.lower(): name for name in OFFICIAL_MODEL_NAMES for alias in (name, *MODEL_ALIASES.get(name, ()))}
 
 
 def nearest_names(name: str) -> str:
     """Return a hint with the known name that is nearest to ``name`` by its last part; "" if ``name`` is known."""
-    from transformer_lens.loading_from_pretrained import make_model_alias_map
-
-    known = dict.fromkeys([*(model.name for model in TABLE), *make_model_alias_map().values(), *make_model_alias_map()])
+    official = _official_names()
+    known = dict.fromkeys([*(model.name for model in TABLE), *official.values(), *official])
     if name in known:
         return ""
     by_part: dict[str, str] = {}

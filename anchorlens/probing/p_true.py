@@ -23,7 +23,7 @@ def truth_reader(adapter: Adapter, rows: Sequence[TokenRow]) -> ChoiceReader:
 
 
 def _first_tokens(adapter: Adapter, words: Sequence[str]) -> set[int]:
-    hf = adapter.model.tokenizer
+    hf = adapter.tokenizer
     assert hf is not None  # checked by the sweep
     forms = [f"{space}{word}" for word in words for space in ("", " ")]
     return {int(hf(form, add_special_tokens=False)["input_ids"][0]) for form in forms}  # pyright: ignore

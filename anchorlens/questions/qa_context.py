@@ -31,7 +31,7 @@ class QuestionContext(SweepContext):
 
 def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionContext:
     """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve as shots."""
-    hf = adapter.model.tokenizer
+    hf = adapter.tokenizer
     if hf is None:
         raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)

@@ -48,6 +48,7 @@ class Loading:
     dtype: str | None = None
     stream: bool = False
     n_devices: int = 1
+    backend: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ import pandas as pd
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.missing_values import without_nulls
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.backend import HAS_HOOKED
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked_transformer, load_model
+from anchorlens.models.load import as_lens_model, load_model
 from anchorlens.models.memory import free_memory
 from anchorlens.progress import progress
 from anchorlens.protocols.base import Recheckable
@@ -89,15 +91,21 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         given = name
     if isinstance(given, (str, os.PathLike)):
         revision = record["revision"] if given == name and record["source"] == "hub" else None
-        hooked = load_model(given, **loading, dtype=record["dtype"], revision=revision)
+        then = str(record["backend"]) if HAS_HOOKED else None
+        chosen = {**loading, "backend": loading["backend"] or then}
+        lens_model = load_model(given, **chosen, dtype=record["dtype"], revision=revision)
     else:
-        hooked = as_hooked_transformer(given)
-    card, checks = model_card(hooked), list[Found]()
-    for what, now in (("weights", card.weights_sha256), ("tokenizer", card.tokenizer_sha256)):
+        lens_model = as_lens_model(given)
+    card, checks = model_card(lens_model), list[Found]()
+    hashes = {"weights": card.weights_sha256, "tokenizer": card.tokenizer_sha256}
+    if card.backend != record["backend"]:  # the same weights have other names there
+        checks.append((f"weights: {name}", "not checked", f"not comparable: {record['backend']} then, {card.backend} now"))
+        del hashes["weights"]
+    for what, now in hashes.items():
         then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
         checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
-    return Adapter(hooked), checks
+    return adapt(lens_model), checks
 
 
 def _specification(result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> Specification:

@@ -22,7 +22,7 @@ def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, 
     """Return protocol, model, data and arguments of a sweep as JSON values; a local model is named by its folder."""
     code = spec.own_code()
     config = {**spec.identity(), **({"own_code": code} if code else {})}
-    return as_json({"protocol": spec.NAME, "model": record_name(model), "data": data.record(), "config": config})
+    return as_json({"protocol": spec.NAME, "model": name_in_record(model), "data": data.record(), "config": config})
 
 
 def model_name(model: Any) -> str:
@@ -30,7 +30,7 @@ def model_name(model: Any) -> str:
     return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
 
 
-def record_name(model: Any) -> str:
+def name_in_record(model: Any) -> str:
     """Return the name of a model in records: of a local model the name of its folder, which has a meaning on other machines."""
     name = model_name(model)
     return Path(name).name if Path(name).exists() else name

@@ -19,9 +19,9 @@ from typing_extensions import override
 
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked_transformer
+from anchorlens.models.load import as_lens_model
 from anchorlens.models.memory import fix_free_memory, free_memory
 from anchorlens.progress import Progress, progress
 from anchorlens.prompts.sweep_context import SweepContext
@@ -165,7 +165,7 @@ class LocalRunner(Runner):
     ) -> None:
         self._protocol, self._data, self._spec, self._command = protocol, data, spec, command or command_line()
         with _tables_on_cpu():
-            self._adapter = Adapter(as_hooked_transformer(model))
+            self._adapter = adapt(as_lens_model(model))
             self.free = free_memory(self._adapter.devices)
 
     @property

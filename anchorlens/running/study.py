@@ -29,9 +29,9 @@ from anchorlens.running.run_storage import (
     check_study,
     identity,
     model_name,
+    name_in_record,
     open_run,
     pending_of,
-    record_name,
 )  # fmt: skip
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
@@ -92,6 +92,7 @@ class Study:
         dtype: Number type of the models. If None, that of their files.
         stream: Whether the weights of named models are read layer by layer.
         n_devices: Number of devices over which a named model is spread.
+        backend: ``hooked`` or ``bridge``, as in :func:`anchorlens.load_model`. If None, as there.
     """
 
     models: Any
@@ -101,6 +102,7 @@ class Study:
     dtype: str | None = None
     stream: bool = False
     n_devices: int = 1
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         for name, single, what in (
@@ -120,7 +122,7 @@ class Study:
 
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
-        """Read a study file: ``models``, ``device``, ``n_devices``, ``dtype``, ``stream``, tables ``[[data]]``, ``[[protocol]]``.
+        """Read a study file: ``models``, options of loading, tables ``[[data]]``, ``[[protocol]]``.
 
         Raises:
             InputError: If the file cannot be read, or a key or value is invalid.
@@ -129,7 +131,7 @@ class Study:
             raise InputError(f"path={short_repr(path)} is no path of a file.", argument="path")
         file = Path(path)
         values = read_toml(file)
-        loading = ("device", "n_devices", "dtype", "stream")
+        loading = ("device", "n_devices", "dtype", "stream", "backend")
         _check_keys(values, ("models", "data", "protocol", *loading), f"{file}: unknown key")
         data = [_data_request(one, file) for one in _tables(values, "data", file)]
         specifications: list[Specification] = []
@@ -143,7 +145,7 @@ class Study:
     @property
     def loading(self) -> Loading:
         """Options for loading the models."""
-        return Loading(self.device, self.dtype, self.stream, self.n_devices)
+        return Loading(self.device, self.dtype, self.stream, self.n_devices, self.backend)
 
     def check(self, *, models: bool = True) -> list[PromptDataset]:
         """Check everything that needs no model, and return the loaded data.
@@ -165,7 +167,7 @@ class Study:
             raise InputError("specifications=: questions and pairs do not mix. Make a study of each.", argument="specifications")
         for model in self.models if models else ():
             stream = self.stream and isinstance(model, (str, os.PathLike))
-            check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices)
+            check_model(model, device=self.device, dtype=self.dtype, stream=stream, n_devices=self.n_devices, backend=self.backend)
         source = measurement_of(self.specifications[0].NAME).source
         loaded = [data.load(source) if isinstance(data, DatasetSpec) else data for data in self.data]
         if (again := _repeated([data.name for data in loaded])) is not None:
@@ -384,7 +386,7 @@ def _measure(
     on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
 ) -> None:  # fmt: skip
     done.total = len(steps)
-    names = [f"{spec.NAME}: {record_name(model)} on {data.name}" for _, model, data, spec in steps]
+    names = [f"{spec.NAME}: {name_in_record(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
         make = partial(measuring.make_runner, protocol, model, data, spec)

@@ -89,6 +89,7 @@ def verify_run(
     device: str | None = None,
     stream: bool = False,
     n_devices: int = 1,
+    backend: str | None = None,
     callables: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
@@ -107,6 +108,7 @@ def verify_run(
         device: Device of the models.
         stream: Whether to read the weights of models layer by layer (docs/streaming.md).
         n_devices: Number of devices over which a model is spread.
+        backend: ``hooked`` or ``bridge``. If None, that of the run, where this version of TransformerLens has it.
         callables: User functions that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
         show_progress: Whether to show a progress bar.
 
@@ -134,7 +136,7 @@ def verify_run(
         return Verification(folder, tuple(checks), none)
     from anchorlens.running.remeasure import remeasure_cells  # imports torch
 
-    how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream}
+    how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream, "backend": backend}
     found, frame = remeasure_cells(folder, count, seed, model, how, callables or {}, show_progress=show_progress)
     checks += [Check(*one) for one in found]
     return Verification(folder, tuple(checks), frame)

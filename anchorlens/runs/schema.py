@@ -7,7 +7,7 @@ import pandas as pd
 
 from anchorlens.constants import FLIP, POINTS, SETTINGS, P  # noqa: F401 - names of metrics and units belong to the schema
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Version of the tables and of ``run.json``; no other version is read."""
 
 SAMPLE_COLUMNS = (

@@ -38,6 +38,8 @@ class _Part(BaseModel):
 class _Model(_Part):
     name: str
     weights_sha256: str
+    backend: str
+    weights_processed: bool
 
 
 class _Data(_Part):

@@ -11,6 +11,7 @@ from protocol import Job, Sweep
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.pair_sweep.batching import SwapSweepPlan, plan_swaps
 from anchorlens.protocols.pair_sweep.donor_pairs import Placement, build_batch
@@ -21,7 +22,7 @@ from anchorlens.questions.tokens import Answer, TokenRow
 
 def load(directory: Path) -> Adapter:
     """Load the model of a Hugging Face directory."""
-    return Adapter(ours.load(directory))
+    return adapt(ours.load(directory))
 
 
 def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPlan]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import anchorlens as al
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.progress import Progress
 from anchorlens.running import runner as driver
 
@@ -53,7 +53,7 @@ def test_forwards_are_padded_together(script):
 
 
 def test_rate_is_of_the_products_of_a_block(script, tiny_model, monkeypatch):
-    bound, shape = script("bound"), Adapter(tiny_model("llama")).shape
+    bound, shape = script("bound"), adapt(tiny_model("llama")).shape
     products: list[float] = []
 
     def counted(work):
@@ -68,7 +68,7 @@ def test_rate_is_of_the_products_of_a_block(script, tiny_model, monkeypatch):
 
 
 def test_script_for_gpus_measures_here_too(script, tiny_model):
-    gpu, adapter = script("gpu"), Adapter(tiny_model("llama"))
+    gpu, adapter = script("gpu"), adapt(tiny_model("llama"))
     config = SimpleNamespace(vocab_size=400, num_hidden_layers=3)
     job = gpu.random_job(config, 7, ("exact_question", "pre_answer"), 2)
     assert all(row["target"] == row["source"] and len(row["ids"]) == len(row["donor_ids"]) for row in job["rows"])

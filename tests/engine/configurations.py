@@ -3,8 +3,8 @@
 from functools import cache
 
 import torch
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 
 BASE = {
@@ -90,6 +90,8 @@ CONFIGS: dict[str, dict[str, object]] = {
 @cache
 def adapter_of(name: str, dtype: torch.dtype = torch.float32) -> Adapter:
     """A model of a configuration, with weights large enough that every part matters."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig  # not in 4.x
+
     cfg = HookedTransformerConfig(**(BASE | {"dtype": dtype} | CONFIGS[name]))  # type: ignore[arg-type]
     model, generator = HookedTransformer(cfg), torch.Generator().manual_seed(0)
     torch.nn.Module.to(model, cfg.dtype)  # TransformerLens makes experts in float32 always
@@ -107,7 +109,7 @@ def adapter_of(name: str, dtype: torch.dtype = torch.float32) -> Adapter:
                 parameter.copy_(0.7 * noise)
             else:
                 parameter.copy_(1.3 * noise / parameter.shape[-2] ** 0.5)
-    return Adapter(model)
+    return adapt(model)
 
 
 def types_of(name: str) -> tuple[torch.dtype, ...]:

@@ -6,8 +6,7 @@ from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
 from anchorlens.engine.reference import last_stream
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import Block
+from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
 from tests.models.tiny import VOCAB
 
@@ -119,20 +118,22 @@ def effects_of(wanted: tuple[Metrics, list[Metrics]]) -> list[float]:
 
 def case(model, readout=answer_joint):
     """An engine's view of a model, and four rows with donors in which all of ``ANCHORS`` are swapped."""
-    adapter, vocab = Adapter(model), int(model.cfg.d_vocab)
+    adapter, vocab = adapt(model), int(model.cfg.d_vocab)
     rows, donors = random_rows(LENGTHS, 1, vocab), random_rows(DONOR_LENGTHS, 2, vocab)
     return adapter, batch_of(answer_reader(adapter, rows, readout=readout), rows, donors)
 
 
 def counted(adapter, monkeypatch):
     """Tokens that go through each block from now on."""
-    through, right = [0] * adapter.n_layers, Block.project
+    from anchorlens.models.hooked.blocks import HookedBlock
+
+    through, right = [0] * adapter.n_layers, HookedBlock.project
 
     def project(block, x):
         through[block.layer] += len(x)
         return right(block, x)
 
-    monkeypatch.setattr(Block, "project", project)
+    monkeypatch.setattr(HookedBlock, "project", project)
     return through
 
 

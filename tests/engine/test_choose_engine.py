@@ -10,8 +10,8 @@ from transformer_lens.components import Attention
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import Block
+from anchorlens.models.adapt import adapt
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.load import load_model
 from tests.engine.configurations import CONFIGS, adapter_of
 from tests.engine.make import Own, case, effects_of, swaps_off
@@ -45,7 +45,7 @@ def refused(adapter, **how):
 
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_every_family_and_configuration_gets_the_engine_that_is_asked_for(tiny_model, engine):
-    for adapter in (*(Adapter(tiny_model(family)) for family in TEXT_FAMILIES), *map(adapter_of, CONFIGS)):
+    for adapter in (*(adapt(tiny_model(family)) for family in TEXT_FAMILIES), *map(adapter_of, CONFIGS)):
         picked, told = chosen(adapter, engine)
         assert (picked.name, picked.reason, told) == (engine, "", [])
 
@@ -74,7 +74,7 @@ HOOKS = {
 @pytest.mark.parametrize("kind", HOOKS)
 def test_a_hook_of_the_users_own_is_named_and_counts(fresh, kind):
     """The reference engine measures with it, so that it is not silently left out."""
-    adapter, (name, attach) = Adapter(fresh()), HOOKS[kind]
+    adapter, (name, attach) = adapt(fresh()), HOOKS[kind]
     attach(adapter.model)
     assert refused(adapter) == f"a hook is attached to {name}"
     if kind == "add_hook":
@@ -83,7 +83,7 @@ def test_a_hook_of_the_users_own_is_named_and_counts(fresh, kind):
 
 
 def test_a_forward_and_a_site_of_the_users_own(fresh):
-    adapter = Adapter(fresh())
+    adapter = adapt(fresh())
     assert "a custom site is read or changed" in refused(adapter, sites=[lambda layer: f"blocks.{layer}.hook_resid_mid"])
     mlp = adapter.model.blocks[1].mlp
     own = mlp.forward
@@ -104,8 +104,8 @@ def own_transformer(**changes):
     ],
 )
 def test_attention_it_does_not_know_is_named(changes, what):
-    assert what in refused(Adapter(own_transformer(**changes)))
-    usual, nothing = chosen(Adapter(own_transformer()))
+    assert what in refused(adapt(own_transformer(**changes)))
+    usual, nothing = chosen(adapt(own_transformer()))
     assert (usual.name, nothing) == ("cone", [])
 
 
@@ -159,7 +159,7 @@ def trained(model):
 )
 def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, what):
     model = own_transformer()
-    first, _ = chosen(Adapter(model))
+    first, _ = chosen(adapt(model))
     assert first.name == "cone"
     change(model)
     adapter, batch = case(model)
@@ -173,8 +173,8 @@ def test_a_model_that_changed_after_a_sweep_is_looked_at_again(change, engine, w
 
 @pytest.mark.parametrize("wrong", [0.9, float("nan")])
 def test_an_engine_that_differs_is_replaced_by_the_reference_engine(fresh, monkeypatch, wrong):
-    monkeypatch.setattr(Block, "scale", wrong)
-    assert "on a trial row it differs from the model by" in refused(Adapter(fresh()))
+    monkeypatch.setattr(HookedBlock, "scale", wrong)
+    assert "on a trial row it differs from the model by" in refused(adapt(fresh()))
 
 
 def raising(error):
@@ -186,20 +186,20 @@ def raising(error):
 
 def test_an_engine_that_cannot_run_is_replaced_by_the_reference_engine(fresh, monkeypatch):
     error = RuntimeError("mat1 and mat2 must have the same dtype\nand more")
-    monkeypatch.setattr(Block, "mlp_out", raising(error))
+    monkeypatch.setattr(HookedBlock, "mlp_out", raising(error))
     wanted = "it cannot run a trial row (RuntimeError: mat1 and mat2 must have the same dtype)"
-    assert refused(Adapter(fresh())) == wanted
+    assert refused(adapt(fresh())) == wanted
 
 
 def test_memory_that_runs_out_in_the_trial_is_no_reason_to_need_more(fresh, monkeypatch):
-    monkeypatch.setattr(Block, "mlp_out", raising(torch.OutOfMemoryError("no room")))
+    monkeypatch.setattr(HookedBlock, "mlp_out", raising(torch.OutOfMemoryError("no room")))
     with pytest.raises(torch.OutOfMemoryError):
-        chosen(Adapter(fresh()))
+        chosen(adapt(fresh()))
 
 
 def test_autocast_equals_the_reference_and_what_is_read_stays_exact(fresh):
     """With a bias, which a product in half precision would round as well."""
-    adapter = Adapter(fresh())
+    adapter = adapt(fresh())
     with torch.no_grad():
         adapter.model.unembed.b_U.normal_(generator=torch.Generator().manual_seed(1))
     rows = torch.randn(3, adapter.d_model, generator=torch.Generator().manual_seed(2), dtype=torch.float32)
@@ -218,10 +218,10 @@ def test_a_read_that_is_not_the_models_is_an_error(engine):
     model = own_transformer()
     model.add_hook("ln_final.hook_normalized", twice)
     with pytest.raises(InputError, match="P cannot be read from this model.*Remove your own hooks"):
-        chosen(Adapter(model), engine)
+        chosen(adapt(model), engine)
     model.reset_hooks()
     model.ln_final = Own(model.ln_final, 1.5)
-    assert chosen(Adapter(model), engine)[0].name == engine
+    assert chosen(adapt(model), engine)[0].name == engine
 
 
 @pytest.mark.parametrize("engine", ["cone", "reference"])
@@ -229,7 +229,7 @@ def test_a_model_that_cannot_run_itself_is_an_error(engine):
     model = own_transformer()
     torch.nn.Module.to(model, torch.bfloat16)  # behind cfg.dtype's back
     with pytest.raises(InputError, match=r"forward pass fails on a row.*RuntimeError.*model\.to"):
-        chosen(Adapter(model), engine)
+        chosen(adapt(model), engine)
 
 
 def unembed_scaled(model, by):
@@ -254,10 +254,10 @@ def tokens_forbidden(model, value):
 )
 def test_an_error_is_found_whatever_the_distribution(monkeypatch, change, value, wrong):
     """A right engine passes; one whose MLPs have the wrong sign, or are 5% off, does not."""
-    model, right = own_transformer(d_vocab=30_000 if change is unembed_scaled and value < 1 else VOCAB), Block.mlp_out
+    model, right = own_transformer(d_vocab=30_000 if change is unembed_scaled and value < 1 else VOCAB), HookedBlock.mlp_out
     with torch.no_grad():
         change(model, value)
-    adapter = Adapter(model)
+    adapter = adapt(model)
     assert chosen(adapter)[0].name == "cone"
-    monkeypatch.setattr(Block, "mlp_out", lambda self, x: wrong * right(self, x))
+    monkeypatch.setattr(HookedBlock, "mlp_out", lambda self, x: wrong * right(self, x))
     assert chosen(adapter)[0].name == "reference"

@@ -10,7 +10,7 @@ from anchorlens.engine.patches import SwapBatch, check_windows
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_joint, first_token
 from anchorlens.engine.reference import ReferenceEngine, last_stream
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.prompts import QAPrompt
@@ -75,7 +75,7 @@ def test_swaps_at_every_site(tiny_model, family):
 
     One reader a site, all of them for one family; the fuzzer draws the other pairs.
     """
-    adapter = Adapter(tiny_model(family))
+    adapter = adapt(tiny_model(family))
     assert min(LENGTHS) > WINDOW
     rows, donors = random_rows(LENGTHS, 1), random_rows(DONOR_LENGTHS, 2)
     given, every = given_swaps(adapter), readers(adapter, rows)
@@ -91,7 +91,7 @@ def test_swaps_at_every_site(tiny_model, family):
 
 @pytest.mark.parametrize("site", ORDER)
 def test_a_probe_sees_changes_below_it_and_at_earlier_sites_of_its_layer(tiny_model, site):
-    adapter, way = Adapter(tiny_model("llama")), {"site": site, "layers": (2, 1, 0), "window": 1}
+    adapter, way = adapt(tiny_model("llama")), {"site": site, "layers": (2, 1, 0), "window": 1}
     rows, donors = random_rows(LENGTHS, 3), random_rows(DONOR_LENGTHS, 4)
     last = ANCHORS["exact_question"][0][0], *[where[-1:] for where in READS[1:]]
     for probed in ORDER:
@@ -124,7 +124,7 @@ FACTS = [("France", "Paris"), ("Japan", "Tokyo"), ("Kazakhstan", "Astana city"),
 
 def test_swaps_on_the_real_model(smollm2):
     """SmolLM2, four questions with each other as donors: P within 0.001 points at the first, a middle and the last layer."""
-    adapter, tokenizer = Adapter(smollm2), RowTokenizer(smollm2.tokenizer, QAPrompt())
+    adapter, tokenizer = adapt(smollm2), RowTokenizer(smollm2.tokenizer, QAPrompt())
     rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
     donors = [rows[1], rows[0], rows[3], rows[1]]
     n = [min(len(a.positions["exact_question"]), len(b.positions["exact_question"])) for a, b in zip(rows, donors, strict=True)]
@@ -145,7 +145,7 @@ def test_swaps_on_the_real_model(smollm2):
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_the_last_stream(tiny_model, family):
-    adapter, tokens = Adapter(tiny_model(family)), pad_rows(random_rows(LENGTHS, 3))
+    adapter, tokens = adapt(tiny_model(family)), pad_rows(random_rows(LENGTHS, 3))
     found, wanted = ConeEngine(adapter).last_stream(tokens), last_stream(adapter, tokens)
     assert float((found - wanted)[tokens.mask].abs().max()) <= 1e-3
     assert float(wanted[tokens.mask].abs().max()) > 1
@@ -177,7 +177,7 @@ CUTS = [
 
 @pytest.mark.parametrize("family", EACH)
 def test_cuts_in_windows_of_layers(tiny_model, family):
-    adapter = Adapter(tiny_model(family))
+    adapter = adapt(tiny_model(family))
     for cut in CUTS:
         make = {name: value for name, value in cut.items() if name not in ("windows", "where")}
         batch, way = cut_batch_of(**make), {"where": cut.get("where"), "windows": cut["windows"]}
@@ -192,7 +192,7 @@ def test_cuts_in_windows_of_layers(tiny_model, family):
 
 @pytest.mark.parametrize("family", EACH)
 def test_cuts_read_at_all_layers(tiny_model, family):
-    adapter = Adapter(tiny_model(family))
+    adapter = adapt(tiny_model(family))
     cuts = (
         ("resid_post", "mask", range(3), None),
         ("mlp_out", "zero", range(1, 3), (1, 2)),
@@ -209,7 +209,7 @@ def test_cuts_read_at_all_layers(tiny_model, family):
 
 @pytest.mark.parametrize("kind", [ConeEngine, ReferenceEngine])
 def test_windows_with_gaps_are_refused(tiny_model, kind):
-    engine, batch = kind(Adapter(tiny_model("gpt2"))), cut_batch_of()
+    engine, batch = kind(adapt(tiny_model("gpt2"))), cut_batch_of()
     for run, options in (
         (engine.knockout_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
         (engine.knockout_states_all_layers, {"site": "resid_post", "layers": range(0, 3, 2)}),

@@ -18,8 +18,8 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import Block
+from anchorlens.models.adapt import adapt
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE
 from tests.engine.configurations import BASE
 from tests.engine.make import batch_of, case, given_swaps, random_rows, swaps_off
@@ -80,7 +80,7 @@ def on_stand_in(cone):
     """Move the engine's model to the stand-in; torch would start CUDA before it dispatches."""
     torch.nn.Module.to(cone.adapter.model, "meta")
     cone.adapter.device = GPU
-    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(Block, "device", GPU), StandIn() as stand_in:
+    with mock.patch("torch.cuda._lazy_init"), mock.patch.object(HookedBlock, "device", GPU), StandIn() as stand_in:
         yield stand_in
 
 
@@ -170,7 +170,7 @@ READS, LLAMA3_VOCAB = 31_000, 128_256
 def test_a_read_of_many_rows_takes_few_launches(dtype, most):
     sizes = BASE | {"n_layers": 1, "d_model": 8, "n_heads": 1, "d_head": 8, "d_vocab": LLAMA3_VOCAB, "dtype": dtype}
     model = HookedTransformer(HookedTransformerConfig(**sizes))
-    read = Adapter(torch.nn.Module.to(model, "meta")).read
+    read = adapt(torch.nn.Module.to(model, "meta")).read
     stream, tokens = (torch.empty(READS, n, dtype=d, device="meta") for n, d in ((8, dtype), (2, torch.long)))
     with mock.patch.dict(READ_SLICE, {"meta": READ_SLICE["cuda"]}), StandIn() as gpu, torch.no_grad():
         picked, total = read.scores(stream, tokens)

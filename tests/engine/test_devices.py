@@ -19,10 +19,9 @@ from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.generate import _rows_at_once, greedy
 from anchorlens.engine.reference import ReferenceEngine, last_stream
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
+from anchorlens.models.hooked.placement import block_devices, device_of, devices_of, inputs_follow_blocks
 from anchorlens.models.memory import free_memory
-from anchorlens.models.placement import block_devices, device_of, devices_of, inputs_follow_blocks
-from anchorlens.models.shape import Shape
 from anchorlens.prompts.batches import pad_rows
 from tests.engine.make import case, given_swaps, random_rows, swaps_off
 from tests.engine.make import cut_batch_of as cuts_of
@@ -151,7 +150,7 @@ def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
 @pytest.mark.parametrize("mode", fast(["mask"], ["mask", "zero"]))
 @pytest.mark.parametrize("engine", [ConeEngine, pytest.param(ReferenceEngine, marks=pytest.mark.slow)])
 def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
-    one, three = Adapter(load(tiny("gemma3"))), Adapter(load(tiny("gemma3"), 3))
+    one, three = adapt(load(tiny("gemma3"))), adapt(load(tiny("gemma3"), 3))
     cuts = cuts_of(mode=mode, heads=(1, 2))
     for where in (None, ("resid_mid", 0), ("attn_out", 1)):
         windows = [range(1), range(1, 3), range(0)]
@@ -166,8 +165,8 @@ def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
 
 def test_a_prefix_stays_where_its_layers_are(tiny, devices):
     model = load(tiny("llama"), 3)
-    cone, begin = ConeEngine(Adapter(model)), list(range(40))
-    one = ConeEngine(Adapter(load(tiny("llama"))))
+    cone, begin = ConeEngine(adapt(model)), list(range(40))
+    one = ConeEngine(adapt(load(tiny("llama"))))
     rows = [[*begin, *row] for row in random_rows((9, 8, 7, 9), 3)]
     for engine in (cone, one):
         engine.reset(begin)
@@ -182,8 +181,8 @@ def test_continuations_are_those_of_one_device(tiny, devices, family):
     prompts = [[*range(20), *row] for row in random_rows((9, 4, 12, 4), 5)]
     found = []
     for n in (1, 3):
-        adapter = Adapter(load(tiny(family), n))
-        cache = adapter.empty_cache()
+        adapter = adapt(load(tiny(family), n))
+        cache = adapter.generation_prefix(torch.tensor([], dtype=torch.long))
         assert [entry.past_keys.device for entry in cache.entries] == block_devices(adapter.model)
         options = {"max_new_tokens": 8, "batch_size": 3}
         found.append(greedy(adapter, prompts, **options, stop=lambda ids: sum(ids) % 4 == 0))
@@ -201,8 +200,8 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
     for part in (live.ln_final, live.unembed):
         torch.nn.Module.to(part, SECOND)
     torch.nn.Module.to(live.blocks[0].ln1, FIRST if family == "llama" else SECOND)
-    adapter = Adapter(live)
-    assert (adapter.devices, Shape.of(live).layers_together) == ((FIRST, SECOND), 2)
+    adapter = adapt(live)
+    assert (adapter.devices, adapt(live).shape.layers_together) == ((FIRST, SECOND), 2)
     engine = choose_engine(adapter, "cone", range(30, 50))
     assert engine.name == "cone"
     how, batch = {"site": "resid_pre", "layers": [0, 2], "window": 1}, replace(batch, swaps=batch.swaps[:1])
@@ -242,15 +241,15 @@ def test_truth_probes_of_a_spread_model(tiny, devices):
 def test_the_fullest_device_decides_how_much_is_taken(tiny):
     gib = 2**30
     with pretended(2, [3 * gib, gib]):
-        adapter = Adapter(load(tiny("llama"), 2))
+        adapter = adapt(load(tiny("llama"), 2))
         assert free_memory(adapter.devices) == gib
         assert free_memory(adapter.devices[:1]) == 3 * gib
         assert (adapter.shape.n_layers, adapter.shape.layers_together) == (3, 2)
         rows = rows_per_batch(adapter.shape, adapter.devices, 2, None, None)
         assert rows == rows_per_batch(adapter.shape, adapter.devices[1:], 2, None, None)
     with pretended(2, [3 * gib, 2**26]):
-        few = _rows_at_once(Adapter(load(tiny("llama"), 2)), 200, None)
-        assert 1 <= few < _rows_at_once(Adapter(load(tiny("llama"))), 200, None)
+        few = _rows_at_once(adapt(load(tiny("llama"), 2)), 200, None)
+        assert 1 <= few < _rows_at_once(adapt(load(tiny("llama"))), 200, None)
 
 
 def test_sizes_are_those_of_each_device(tiny, deep):
@@ -313,7 +312,7 @@ def test_a_card_that_is_too_small_says_what_to_do(tiny, devices, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("anchorlens.models.load.install", full)
+    monkeypatch.setattr("anchorlens.models.hooked.convert.install", full)
     said = r"does not fit on 2 devices from cuda:0 on in float32\. .*stream=True.*n_devices="
     with pytest.raises(InputError, match=said):
         load(tiny("llama"), 2)

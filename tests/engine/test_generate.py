@@ -8,7 +8,7 @@ import transformers
 
 from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from anchorlens.models.read import Read
 from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
@@ -39,12 +39,11 @@ def alone(model, prompt, max_new_tokens, **options):
 class Recording(Read):
     """Keeps the log-probabilities of every step."""
 
-    def __init__(self, model):
-        super().__init__(model)
-        self.steps = []
+    def __init__(self, read):
+        self.read, self.steps = read, []
 
     def logits(self, stream, tokens=None):
-        out = super().logits(stream, tokens)
+        out = self.read.logits(stream, tokens)
         self.steps.append(out.log_softmax(-1))
         return out
 
@@ -56,8 +55,8 @@ class Recording(Read):
 )
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):
     """The same tokens, and the same log-probabilities at every step of one batch (some small models repeat one token for ever)."""
-    adapter = Adapter(tiny_model(family))
-    adapter.read = read = Recording(adapter.model)
+    adapter = adapt(tiny_model(family))
+    adapter.read = read = Recording(adapter.read)
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny(family), attn_implementation="eager").eval()
     out = greedy(adapter, prompts, max_new_tokens=4, batch_size=8, stop=lambda ids: False)
     # Rows stand in order of length.
@@ -82,7 +81,7 @@ def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
     eos = smollm2.tokenizer.eos_token_id
     wanted = [alone(hf, prompt, 3) for prompt in prompts]
     for n in (3, 4):
-        assert greedy(Adapter(smollm2), prompts[:n], max_new_tokens=3, stop=lambda ids: ids[-1] == eos) == wanted[:n]
+        assert greedy(adapt(smollm2), prompts[:n], max_new_tokens=3, stop=lambda ids: ids[-1] == eos) == wanted[:n]
 
 
 @pytest.fixture
@@ -97,13 +96,13 @@ def passes(tiny_model):
 def test_what_all_prompts_begin_with_is_run_once(tiny_model, passes):
     """Two batches of two rows, three tokens each; a row's own tokens are run at the width of the longest in its batch."""
     prompts = [[*SHARED, *range(200 + n, 200 + 2 * n)] for n in (5, 2, 3, 6)]
-    greedy(Adapter(tiny_model("llama")), prompts, max_new_tokens=3, batch_size=2, stop=lambda ids: False)
+    greedy(adapt(tiny_model("llama")), prompts, max_new_tokens=3, batch_size=2, stop=lambda ids: False)
     assert passes == [(1, len(SHARED)), (2, 3), (2, 1), (2, 1), (2, 6), (2, 1), (2, 1)]
 
 
 def test_finished_rows_are_not_run_again(tiny_model, passes):
     """Rows stop after a number of tokens that depends on their first one; the others go on as if they had been alone."""
-    adapter = Adapter(tiny_model("llama"))
+    adapter = adapt(tiny_model("llama"))
     prompts = [[*SHARED, 200 + n] for n in range(6)]
     full = greedy(adapter, prompts, max_new_tokens=9, batch_size=1, stop=lambda ids: False)
     passes.clear()
@@ -139,7 +138,7 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
     """Against the whole input through the model again for every token; rows that end early take nothing from the others."""
     model, done = short(family), []
     prompts = [[5 + (7 * n + i) % 90 for i in range(length)] for n, length in enumerate(LENGTHS)]
-    out = greedy(Adapter(model), prompts, max_new_tokens=20, batch_size=batch_size, stop=lambda ids: False, on_batch=done.append)
+    out = greedy(adapt(model), prompts, max_new_tokens=20, batch_size=batch_size, stop=lambda ids: False, on_batch=done.append)
     assert [len(new) for new in out] == [1, 16, 2, 0, 0, 14, 20]
     assert sum(done) == len(prompts)
     for prompt, new in zip(prompts, out, strict=True):
@@ -152,8 +151,8 @@ def test_every_row_is_continued_to_the_end_of_the_context_and_no_further(short, 
 
 def test_prompts_of_which_none_leaves_room_and_a_prompt_without_tokens(short):
     with pytest.raises(InputError, match="one has no tokens"):
-        greedy(Adapter(short("gpt2")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
-    assert greedy(Adapter(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
+        greedy(adapt(short("gpt2")), [[5, 6], []], max_new_tokens=1, stop=lambda ids: False)
+    assert greedy(adapt(short("gpt2")), [[5] * 26, [6] * 99], max_new_tokens=3, stop=lambda ids: False) == [[], []]
 
 
 def test_what_is_padding_in_all_rows_that_are_left_is_not_kept(short, monkeypatch):
@@ -164,7 +163,7 @@ def test_what_is_padding_in_all_rows_that_are_left_is_not_kept(short, monkeypatc
         type(model.blocks[0].attn), "_extend_rotary_embeddings", lambda self, size: pytest.fail("wider than the context")
     )
     model.blocks[0].attn.hook_pattern.add_perma_hook(lambda pattern, hook: widths.append(pattern.shape[-1]))
-    greedy(Adapter(model), [[5] * 25, [6, 7, 8]], max_new_tokens=20, batch_size=2, stop=lambda ids: False)
+    greedy(adapt(model), [[5] * 25, [6, 7, 8]], max_new_tokens=20, batch_size=2, stop=lambda ids: False)
     model.reset_hooks(including_permanent=True)
     assert widths == [25, *range(4, 4 + 19)]
 
@@ -173,7 +172,7 @@ def test_a_model_whose_rotary_table_grew_on_the_way_can_still_be_differentiated(
     model = short("llama")
     for block in model.blocks:
         block.attn._extend_rotary_embeddings(8)
-    greedy(Adapter(model), [[5, 6, 7, 8, 9, 10]], max_new_tokens=20, stop=lambda ids: False)
+    greedy(adapt(model), [[5, 6, 7, 8, 9, 10]], max_new_tokens=20, stop=lambda ids: False)
     assert len(model.blocks[0].attn.rotary_cos) == CONTEXT
     model(torch.tensor([list(range(5, 25))])).sum().backward()
     assert bool(model.embed.W_E.grad.any())
@@ -181,7 +180,7 @@ def test_a_model_whose_rotary_table_grew_on_the_way_can_still_be_differentiated(
 
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
 def test_torch_defaults_change_nothing(tiny_model, other):
-    adapter = Adapter(tiny_model("llama"))
+    adapter = adapt(tiny_model("llama"))
     prompts = [[5, 6, 7, 8], [9, 10, 11], [5, 6, 7, 9], list(range(12, 23))]
     wanted = greedy(adapter, prompts, max_new_tokens=4, stop=lambda ids: False)
     with other():

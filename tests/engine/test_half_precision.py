@@ -9,8 +9,9 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, kernel_bytes, pass_bytes
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import EVEN, MLP_SLICE, Block
+from anchorlens.models.adapt import adapt
+from anchorlens.models.blocks import EVEN, MLP_SLICE
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.shape import Shape
 from tests.engine.configurations import adapter_of
 from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, case, random_rows
@@ -54,7 +55,7 @@ def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
     """In multiples of 64 tokens, slices at most; in float32 of as many as there are."""
     adapter, batch = case(adapter_of(name, dtype).model)
     sizes = {"product": set(), "mlp": set()}
-    evenly, mlp = blocks._evenly, Block._mlp
+    evenly, mlp = blocks._evenly, HookedBlock._mlp
 
     def cut(x, size=0):
         parts = evenly(x, size)
@@ -62,7 +63,7 @@ def test_a_sweep_makes_products_of_few_sizes(name, dtype, monkeypatch):
         return parts
 
     monkeypatch.setattr(blocks, "_evenly", cut)
-    monkeypatch.setattr(Block, "_mlp", lambda self, m, x, out: (sizes["mlp"].add(len(x)), mlp(self, m, x, out))[1])
+    monkeypatch.setattr(HookedBlock, "_mlp", lambda self, m, x, out: (sizes["mlp"].add(len(x)), mlp(self, m, x, out))[1])
     ConeEngine(adapter).run_swaps(batch, site="resid_pre", layers=range(adapter.n_layers), window=1)
     most = MLP_SLICE["cpu"]
     even = {EVEN * (1 + i) for i in range(most // EVEN)}
@@ -81,7 +82,7 @@ def test_without_instructions_products_are_float32s_and_rounded_once(dtype, bias
     out = x.new_zeros(7, 17)
     for into in (None, out):
         monkeypatch.setattr(blocks, "half_in_float32", lambda device, dtype: True)
-        found = blocks._times(x, weight, bias if biased else None, out=into)
+        found = blocks.times(x, weight, bias if biased else None, out=into)
         assert found.dtype == dtype
         assert into is None or found.data_ptr() == out.data_ptr()
         step = torch.finfo(dtype).eps * wanted.abs().clamp(min=1.0)
@@ -92,7 +93,7 @@ def test_without_instructions_products_are_float32s_and_rounded_once(dtype, bias
 @pytest.mark.parametrize("name", fast(["gemma2"], ["gpt2", "llama", "gemma2"]))
 def test_the_cone_is_no_further_from_the_truth_than_transformer_lens_is(name):
     """The truth: the same weights in float64. Attention in float32 rounds less than TransformerLens does; rows of six seeds."""
-    half, exact = Adapter(adapter_of(name, torch.bfloat16).model), adapter_of.__wrapped__(name, torch.float64)
+    half, exact = adapt(adapter_of(name, torch.bfloat16).model), adapter_of.__wrapped__(name, torch.float64)
     exact.model.load_state_dict({key: value.double() for key, value in half.model.state_dict().items()})
     way = {"site": "resid_pre", "layers": range(half.n_layers), "window": 1}
     off, vocab = torch.zeros(2, dtype=torch.float64), exact.shape.d_vocab

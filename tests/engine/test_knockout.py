@@ -13,7 +13,7 @@ from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_ho
 from anchorlens.engine.patches import Slots
 from anchorlens.engine.reference import last_stream, read_states
 from anchorlens.errors import HookError, InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.questions.edges import parse_edges
 from anchorlens.questions.prompts import QAPrompt
@@ -31,7 +31,7 @@ class Pair:
     """A model as anchorlens and as Hugging Face has it, with a few rows of ragged lengths."""
 
     def __init__(self, model, path):
-        self.adapter = Adapter(model)
+        self.adapter = adapt(model)
         self.hf = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
         tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
         self.rows = [tokenizer.row(capital(*fact)) for fact in FACTS]

@@ -11,7 +11,7 @@ from anchorlens.engine.cone_plans import cone_start
 from anchorlens.engine.cost import PassSize, out_of_memory
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from tests.engine.make import answer_reader, batch_of, counted, random_rows, swaps_off
 
 
@@ -22,7 +22,7 @@ def test_what_counts_as_out_of_memory():
 
 
 def test_more_of_anything_needs_more_memory(tiny_model):
-    cone = ConeEngine(Adapter(tiny_model("llama")))
+    cone = ConeEngine(adapt(tiny_model("llama")))
     groups = ((800, 40, 20, 50), (40, 40, 1, 50))
     size = PassSize(clean_tokens=2000, clean_rows=40, clean_keys=50, cell_groups=groups, prefix=10, reads=40)
     one = cone.pass_bytes(size, 3)
@@ -88,7 +88,7 @@ def one_row(adapter):
 
 
 def test_an_answer_site_costs_one_token_for_each_layer_above(tiny_model, monkeypatch):
-    adapter = Adapter(tiny_model("llama"))
+    adapter = adapt(tiny_model("llama"))
     cone, n = ConeEngine(adapter), 3
     reader, rows, donors = one_row(adapter)
     through = counted(adapter, monkeypatch)
@@ -101,7 +101,7 @@ def test_an_answer_site_costs_one_token_for_each_layer_above(tiny_model, monkeyp
 
 
 def test_cells_hold_the_positions_from_the_first_changed_to_the_last_read(tiny_model, monkeypatch):
-    adapter = Adapter(tiny_model("llama"))
+    adapter = adapt(tiny_model("llama"))
     cone = ConeEngine(adapter)
     reader, rows, donors = one_row(adapter)
     through = counted(adapter, monkeypatch)
@@ -140,7 +140,7 @@ def test_a_cone_begins_behind_what_goes_the_donors_own_way(pairs, reads, start):
 @pytest.mark.parametrize("family", ["llama", "qwen3_sliding", "gpt2", "neox"])
 def test_donors_of_the_same_template_cost_what_stands_behind_them(family, site, tiny_model, monkeypatch):
     """The subject of a template, and a word of it that both have: all that is computed stands behind the subject."""
-    adapter = Adapter(tiny_model(family))
+    adapter = adapt(tiny_model(family))
     if site not in adapter.sites:
         pytest.skip(f"{family} has no {site}")
     cone, (row,) = ConeEngine(adapter), random_rows((12,), 1)

@@ -8,7 +8,7 @@ import torch
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models.blocks import Block
+from anchorlens.models.hooked.blocks import HookedBlock
 from tests.engine.configurations import adapter_of
 from tests.engine.make import batch_of, counted, effects_of, swaps_off
 
@@ -67,13 +67,13 @@ def test_what_is_computed_and_that_the_numbers_are_the_references(steps, monkeyp
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])
 def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
     """Unless what is changed there stands behind its attention."""
-    adapter, asked, right = adapter_of("llama"), [], Block.attn_out
+    adapter, asked, right = adapter_of("llama"), [], HookedBlock.attn_out
 
     def attn_out(block, z):
         asked.append(len(z))
         return right(block, z)
 
-    monkeypatch.setattr(Block, "attn_out", attn_out)
+    monkeypatch.setattr(HookedBlock, "attn_out", attn_out)
     ConeEngine(adapter).run_swaps(batch([], 2), site=site, layers=(1,), window=1)
     joined = 2 * (OWN - 1)
     runs = 2 * OWN + 2

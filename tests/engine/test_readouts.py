@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_mean, first_token
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
@@ -16,7 +16,7 @@ from tests.torch_defaults import OTHER_DEFAULTS
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)
 def test_what_is_read_does_not_depend_on_torchs_defaults(tiny_model, other):
     """Two cells of states drawn by a seed, by every kind of reader."""
-    adapter = Adapter(tiny_model("gpt2"))
+    adapter = adapt(tiny_model("gpt2"))
     rows = make_rows(capitals(4).examples, RowTokenizer(adapter.model.tokenizer, QAPrompt())).rows
 
     def found():

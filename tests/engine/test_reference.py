@@ -7,7 +7,7 @@ from anchorlens.engine.patches import AnchorSwap, SwapBatch, window_layers
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, answer_joint, first_token
 from anchorlens.engine.reference import ReferenceEngine, capture, last_stream
 from anchorlens.errors import HookError, InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.questions.answer_reads import answer_reads
@@ -38,7 +38,7 @@ def batch_of(rows, where, streams, readout, anchor="exact_question", rivals=None
 def test_swap_with_itself_is_exactly_zero_and_read_logits_are_the_models_own(request, tiny_model, name):
     real = name == "smollm2"
     model = request.getfixturevalue(name) if real else tiny_model(name)
-    adapter, rows = Adapter(model), rows_of(model)
+    adapter, rows = adapt(model), rows_of(model)
     sites, anchor, layers = (("resid_mid",), "exact_question", (0, 29)) if real else (adapter.sites, "pre_answer", range(3))
     batch, where = pad_rows([r.ids for r in rows]), slots([r.positions[anchor] for r in rows])
     for site in sites:
@@ -59,7 +59,7 @@ def test_swap_with_itself_is_exactly_zero_and_read_logits_are_the_models_own(req
     [(("Japan", "Tokyo"), "resid_pre", 0, True), (("Kazakhstan", "Astana city"), "resid_post", 29, False)],
 )
 def test_all_positions_at_layer_0_and_the_last_resid_post_give_the_donors_input(smollm2, fact, site, layer, everywhere):
-    adapter = Adapter(smollm2)
+    adapter = adapt(smollm2)
     base, donor = rows_of(smollm2, [("France", "Paris"), fact])
     assert not everywhere or len(base.ids) == len(donor.ids)
     to, at = (slots([range(len(r.ids)) if everywhere else r.positions["pre_answer"]]) for r in (base, donor))
@@ -76,7 +76,7 @@ def test_all_positions_at_layer_0_and_the_last_resid_post_give_the_donors_input(
 
 def test_a_batch_gives_every_rows_own_numbers(smollm2):
     """Ragged rows, changed at other positions each: alone and together within 1e-5 in P."""
-    adapter, rows = Adapter(smollm2), rows_of(smollm2, FACTS[:3])
+    adapter, rows = adapt(smollm2), rows_of(smollm2, FACTS[:3])
     donors = [rows[1], rows[2], rows[0]]
     where, at = slots([r.positions["subject"][-1:] for r in rows]), slots([d.positions["subject"][-1:] for d in donors])
     (streams,) = capture(adapter, pad_rows([d.ids for d in donors]), "resid_pre", [at])
@@ -93,7 +93,7 @@ def test_a_batch_gives_every_rows_own_numbers(smollm2):
 def test_a_window_changes_all_its_layers(tiny_model):
     """mlp_out of all layers in one window equals replacing each of them by hand."""
     model = tiny_model("llama")
-    adapter = Adapter(model)
+    adapter = adapt(model)
     base, donor = rows_of(model, [("France", "Paris"), ("Japan", "Tokyo")])
     where, at = slots([base.positions["pre_answer"]]), slots([donor.positions["pre_answer"]])
     (streams,) = capture(adapter, pad_rows([donor.ids]), "mlp_out", [at])
@@ -136,23 +136,23 @@ def test_windows_are_centred_and_clipped():
 
 def test_parallel_blocks_have_no_resid_mid_and_say_so(tiny_model):
     with pytest.raises(InputError, match="site='resid_mid': .* Known: resid_pre, resid_post, attn_out, mlp_out"):
-        Adapter(tiny_model("neox")).hook_name("resid_mid", 0)
+        adapt(tiny_model("neox")).hook_name("resid_mid", 0)
     with pytest.raises(InputError, match="site='resid_pred': .*Did you mean 'resid_pre'"):
-        Adapter(tiny_model("llama")).hook_name("resid_pred", 0)
+        adapt(tiny_model("llama")).hook_name("resid_pred", 0)
     with pytest.raises(InputError, match="hook name 'blocks.0.nothing'"):
-        Adapter(tiny_model("llama")).hook_name(lambda layer: f"blocks.{layer}.nothing", 0)
+        adapt(tiny_model("llama")).hook_name(lambda layer: f"blocks.{layer}.nothing", 0)
 
 
 def test_a_hook_that_does_not_fire_is_an_error(tiny_model):
     """The final norm's hook lies behind the last block, so it never fires here."""
-    adapter = Adapter(tiny_model("llama"))
+    adapter = adapt(tiny_model("llama"))
     with pytest.raises(HookError, match="ln_final.hook_scale fired 0 times"):
         last_stream(adapter, pad_rows([[5, 6, 7]]), [("ln_final.hook_scale", lambda value, hook: value)])
 
 
 def test_bfloat16_reads_p_in_float32(tiny):
     model = load_model(str(tiny("llama")), device="cpu", dtype="bfloat16")
-    adapter, rows = Adapter(model), rows_of(model)
+    adapter, rows = adapt(model), rows_of(model)
     stream = last_stream(adapter, pad_rows([r.ids for r in rows]))
     assert stream.dtype == torch.bfloat16
     assert adapter.read.logits(stream[:, -1]).dtype == torch.float32

@@ -6,8 +6,8 @@ import torch
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.blocks import Block
+from anchorlens.models.adapt import adapt
+from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.load import load_model
 from tests.engine.configurations import adapter_of
 from tests.engine.make import case, swaps_off
@@ -41,7 +41,7 @@ def test_every_token_gets_its_own_mlp(name, tokens, in_slices):
     in_slices(tokens)
     with torch.no_grad():
         wanted = block.apply_mlp((x if name == "olmo2" else block.ln2(x[None])[0])[None])[0]
-        found = Block(adapter.model, 1).mlp_out(x)
+        found = HookedBlock(adapter.model, 1).mlp_out(x)
     assert (found - wanted).abs().max() < 1e-6
     assert (wanted[1:] - wanted[:-1]).abs().amax(1).min() > 0.1  # tokens differ
 
@@ -79,14 +79,14 @@ def test_a_slice_of_tokens_that_are_never_predicted_adds_nothing(in_slices):
 @pytest.mark.parametrize("sizes", [(256, 4096), (7, 50)])
 def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_slices):
     model = load_model(str(tiny("gemma2" if capped else "llama")), device="cpu")
-    adapter, unembed = Adapter(model), model.unembed
+    adapter, unembed = adapt(model), model.unembed
     in_slices(512, sizes)
     with torch.no_grad():
         unembed.W_U *= 20 / (unembed.W_U.std() * model.cfg.d_model**0.5)  # logits as large as a trained model's
         stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
         one = adapter.read
         logits = one._apply_final_norm(stream).double() @ unembed.W_U.double() + unembed.b_U
-        exact = one._apply_soft_cap(logits).log_softmax(-1)
+        exact = one._scale(logits).log_softmax(-1)
         tokens = exact.topk(2, -1).indices
         picked, total = one.scores(stream, tokens)
         single = one.logits(stream).log_softmax(-1).gather(1, tokens)

@@ -3,7 +3,8 @@
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter, site_name
+from anchorlens.models.adapt import adapt
+from anchorlens.models.adapter import site_name
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -15,7 +16,7 @@ def test_names_of_sites():
 
 @pytest.mark.parametrize("site", [3, None, ("resid_pre",)])
 def test_a_site_is_a_name_or_a_function(tiny_model, site):
-    for call in (lambda: site_name(site), lambda: Adapter(tiny_model("gpt2")).hook_name(site, 0)):
+    for call in (lambda: site_name(site), lambda: adapt(tiny_model("gpt2")).hook_name(site, 0)):
         with pytest.raises(InputError) as caught:
             call()
         assert str(caught.value).startswith(f"site={site!r}: not a site. Give one of resid_pre, resid_mid")
@@ -24,10 +25,10 @@ def test_a_site_is_a_name_or_a_function(tiny_model, site):
 @pytest.mark.parametrize("answer", ["blocks.0.hook_nothing", None, ["blocks.0.hook_resid_pre"]])
 def test_a_users_site_must_name_a_hook(tiny_model, answer):
     with pytest.raises(InputError) as caught:
-        Adapter(tiny_model("gpt2")).hook_name(lambda layer: answer, 0)
+        adapt(tiny_model("gpt2")).hook_name(lambda layer: answer, 0)
     assert f"hook name {answer!r}, which this model does not have" in str(caught.value)
 
 
-def test_an_adapter_needs_a_hooked_transformer():
-    with pytest.raises(InputError, match="an object of type str, not a HookedTransformer"):
-        Adapter("smollm2-135m-instruct")
+def test_an_adapter_needs_a_model_of_transformer_lens():
+    with pytest.raises(InputError, match="an object of type str, neither a HookedTransformer nor a TransformerBridge"):
+        adapt("smollm2-135m-instruct")

@@ -13,9 +13,9 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import UnsupportedModelError
 from anchorlens.models import hf
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
+from anchorlens.models.hooked.mapping import ARCHITECTURES
 from anchorlens.models.load import load_model
-from anchorlens.models.mapping import ARCHITECTURES
 from tests.engine.fuzz import KINDS
 from tests.engine.make import random_rows
 from tests.models.tiny import FURTHER_FAMILIES, apertus, gpt_oss, random_model, save_model
@@ -76,7 +76,7 @@ def test_the_engine_that_is_chosen_gives_the_reference_numbers(family_model, fam
     model = family_model(family)
     assert (model.anchorlens_card.parity is None) == (family in OWN)
     assert family in OWN or model.anchorlens_card.parity < 1e-3
-    adapter = Adapter(model)
+    adapter = adapt(model)
     engine = choose_engine(adapter, "cone", TRIAL)
     if family in BY_ORACLE:
         assert engine.name == "reference"
@@ -90,7 +90,7 @@ def test_the_engine_that_is_chosen_gives_the_reference_numbers(family_model, fam
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted((FURTHER_FAMILIES | OWN).keys() - BY_ORACLE.keys()))
 def test_many_random_batches(family_model, family):
-    holds(Adapter(family_model(family)), family, dict.fromkeys(KINDS, range(2, 12)))
+    holds(adapt(family_model(family)), family, dict.fromkeys(KINDS, range(2, 12)))
 
 
 def holds(adapter, family, cases):
@@ -105,7 +105,7 @@ def holds(adapter, family, cases):
 
 
 def test_a_model_without_mlps_has_no_mlp_out(family_model):
-    assert Adapter(family_model("attn_only")).sites == ("resid_pre", "resid_post", "attn_out")
+    assert adapt(family_model("attn_only")).sites == ("resid_pre", "resid_post", "attn_out")
 
 
 def test_what_an_activation_keeps_beside_its_weights_comes_along():

@@ -13,7 +13,7 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models import devices, hub
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_hooked_transformer, load_model
+from anchorlens.models.load import as_lens_model, load_model
 from anchorlens.models.size import checkpoint_dtype
 from tests.models.hubs import COMMIT
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model
@@ -150,11 +150,11 @@ def test_hub_weights_are_safetensors_where_there_are_any(monkeypatch, tmp_path):
 def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
     model = HookedTransformer(HookedTransformerConfig(n_layers=1, d_model=8, d_head=4, n_ctx=16, d_vocab=30, act_fn="relu", seed=0))
     before = set(vars(model))
-    assert as_hooked_transformer(model) is model
+    assert as_lens_model(model) is model
     assert set(vars(model)) == before, "no card that would grow old when the weights change"
     loaded = tiny_model("gpt2")
     card = model_card(loaded)
-    assert as_hooked_transformer(loaded) is loaded
+    assert as_lens_model(loaded) is loaded
     assert model_card(loaded) is card, "its card still says where it came from"
 
 

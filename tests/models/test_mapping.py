@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from anchorlens.errors import UnsupportedModelError
-from anchorlens.models.audit import INERT, MAPPED
-from anchorlens.models.mapping import make_hooked_config
+from anchorlens.models.hooked.audit import INERT, MAPPED
+from anchorlens.models.hooked.mapping import make_hooked_config
 from tests.models import tiny
 
 HALF_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}

@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from anchorlens.errors import InputError, ParityError, UnsupportedModelError
-from anchorlens.models import load
+from anchorlens.models.hooked import convert
 from anchorlens.models.load import load_model
 from anchorlens.models.parity import check_log_probs, parity_tokens
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, WINDOW, random_model
@@ -58,7 +58,7 @@ def test_every_residual_stream_is_hugging_faces(tiny, tiny_model, family):
 @pytest.fixture
 def mapped_to(monkeypatch):
     """``mapped_to(change)``: the mapping's configuration is changed before a model is made of it."""
-    honest = load.make_hooked_config
+    honest = convert.make_hooked_config
 
     def install(change):
         def wrong(*args):
@@ -66,7 +66,7 @@ def mapped_to(monkeypatch):
             change(cfg)
             return cfg
 
-        monkeypatch.setattr(load, "make_hooked_config", wrong)
+        monkeypatch.setattr(convert, "make_hooked_config", wrong)
 
     return install
 

@@ -9,7 +9,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from anchorlens.probing import model_answers
 from anchorlens.probing.model_answers import generate_answers, generate_rows, select_known_rows
@@ -30,7 +30,7 @@ def answered(tiny_model, monkeypatch):
         monkeypatch.setattr(model_answers, "greedy", lambda *args, **kwargs: tokens)
         examples = [example(question, question.split()[2], question.split()[1], gold) for question, gold in said]
         tokenizer = RowTokenizer(model.tokenizer, prompt)
-        return generate_rows(Adapter(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+        return generate_rows(adapt(model), examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
 
     return rows
 
@@ -95,7 +95,7 @@ def test_a_tag_of_thinking_that_is_a_special_token_is_seen_by_the_rule(tiny_mode
     monkeypatch.setattr(model_answers, "greedy", lambda *args, **kwargs: [said])
     rows = [example("Which city lies there?", "there", "city", "Paris")]
     prompt = TemplatePrompt.of("{question}\n")
-    found = generate_rows(Adapter(model), rows, RowTokenizer(hf, prompt), max_new_tokens=16, batch_size=None, progress=False)
+    found = generate_rows(adapt(model), rows, RowTokenizer(hf, prompt), max_new_tokens=16, batch_size=None, progress=False)
     (row,) = found.rows
     assert row.answer.exact.of(row.answer.text) == "Paris" and row.answer.label == 0
     assert row.answer.text == "[THINK]Rome?\nNo.[/THINK]\n\nParis"
@@ -131,7 +131,7 @@ def test_generation_goes_on_through_the_thinking_to_the_end_of_the_answers_line(
     monkeypatch.setattr(model_answers, "greedy", stopped)
     rows = [example("Which city lies there?", "there", "city", "Paris")]
     for prompt in (QAPrompt(), OPENED):
-        generate_answers(Adapter(model), rows, RowTokenizer(model.tokenizer, prompt))
+        generate_answers(adapt(model), rows, RowTokenizer(model.tokenizer, prompt))
     assert stops == [end for of_prompt in zip(*ends.values(), strict=True) for end in of_prompt]
 
 
@@ -209,9 +209,9 @@ def too_long(sweep):
 def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_sweep(crowded, family):
     model, tokenizer, data = crowded(family)
     said = len(model.tokenizer(SAID, add_special_tokens=False)["input_ids"])
-    texts = [text for _, text in generate_answers(Adapter(model), data.examples, tokenizer)]
+    texts = [text for _, text in generate_answers(adapt(model), data.examples, tokenizer)]
     assert texts == [*[SAID] * 4, SAID[:-1], " Paris", "", ""]
-    rows = generate_rows(Adapter(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
+    rows = generate_rows(adapt(model), data.examples, tokenizer, max_new_tokens=16, batch_size=None, progress=False)
     found = select_known_rows(rows, "qa")
     assert [row.example.example_id for row in found.rows] == ["Japan", "Italy", "Cuba", f"Spain:{CONTEXT - said}"]
     assert {row.answer.text for row in found.rows} == {SAID.strip()}

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.pairs import load_pairs, set_up_pairs
 from anchorlens.protocols.patch.spec import Patch
@@ -79,7 +79,7 @@ def test_a_row_with_an_empty_cell_is_dropped(cell):
 
 
 def test_pairs_that_cannot_be_patched_are_dropped_with_their_reason(tiny_model):
-    adapter = Adapter(tiny_model("gpt2"))
+    adapter = adapt(tiny_model("gpt2"))
     data = load_pairs(
         [
             ROW, {**ROW, "corrupted": "The ae more is"}, {**ROW, "answer": " unquestionably so"},
@@ -101,7 +101,7 @@ def test_bos_stands_exactly_once(tiny_model, add_bos):
     data = load_pairs(
         [ROW, {**ROW, "clean": model.tokenizer.bos_token + ROW["clean"], "corrupted": model.tokenizer.bos_token + ROW["corrupted"]}]
     )
-    plain, own = set_up_pairs(Adapter(model), data, Patch(add_bos=add_bos)).pairs
+    plain, own = set_up_pairs(adapt(model), data, Patch(add_bos=add_bos)).pairs
     assert list(plain.clean.ids).count(bos) == (add_bos is not False)
     assert list(own.clean.ids).count(bos) == 1
 
@@ -113,11 +113,11 @@ def test_a_model_without_a_tokenizer_is_refused(tiny_model, monkeypatch, set_up,
     model = tiny_model("gpt2")
     monkeypatch.setattr(model, "tokenizer", None)
     with refused(InputError, "model: has no tokenizer", "model"):
-        set_up(Adapter(model), data, spec)
+        set_up(adapt(model), data, spec)
 
 
 def test_bos_of_a_tokenizer_without_one_is_refused(tiny_model, monkeypatch):
     model = tiny_model("gpt2")
     monkeypatch.setattr(model, "tokenizer", without_bos())
     with refused(InputError, "add_bos=True: the tokenizer has no BOS token", "add_bos"):
-        set_up_pairs(Adapter(model), load_pairs([ROW]), Patch(add_bos=True))
+        set_up_pairs(adapt(model), load_pairs([ROW]), Patch(add_bos=True))

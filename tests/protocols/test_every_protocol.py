@@ -14,7 +14,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.registry import PROTOCOLS, analysis_of, class_of, measurement_of, specification_of
 from anchorlens.protocols.stored_inputs import StoredInputs
@@ -160,7 +160,7 @@ def test_little_memory_makes_more_batches_or_one_error(tiny_model, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_units_cover_the_plan_and_cells_are_measured_again(tiny_model, saved, name):
     """Every unit with its work; then samples again, from what was prepared and from the run directory."""
-    spec, measurement, adapter = spec_of(name, batch_size=16), measurement_of(name), Adapter(tiny_model("llama"))
+    spec, measurement, adapter = spec_of(name, batch_size=16), measurement_of(name), adapt(tiny_model("llama"))
     context = set_up_questions(adapter, questions(name), spec)
     prepared = measurement.prepare(context, spec)
     engine = choose_engine(adapter, spec.engine, prepared.trial, prepared.sites)

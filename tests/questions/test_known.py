@@ -3,7 +3,7 @@
 import pytest
 
 import anchorlens as al
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.answer_text import exact_answer, is_right
 from anchorlens.questions.prompts import QAPrompt
@@ -17,7 +17,7 @@ def test_at_least_160_questions_of_which_40_are_known(smollm2, name):
     assert len(data.examples) >= 160
     tokenizer = RowTokenizer(smollm2.tokenizer, QAPrompt())
     known = 0
-    for row, (_, text) in zip(data.examples, generate_answers(Adapter(smollm2), data.examples, tokenizer), strict=True):
+    for row, (_, text) in zip(data.examples, generate_answers(adapt(smollm2), data.examples, tokenizer), strict=True):
         span = exact_answer(text)
         known += span is not None and is_right(span.of(text), row.answers)
     assert known >= 40, f"{known} of {len(data.examples)}"

@@ -9,8 +9,8 @@ import anchorlens as al
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.streaming import stream_of
+from anchorlens.models.adapt import adapt
+from anchorlens.models.backend import stream_of
 from anchorlens.protocols.planning import MemoryBudget
 from tests.models.tiny import llama, random_model, save_model
 from tests.questions.make import capitals
@@ -74,7 +74,7 @@ def test_every_way_of_measuring(tiny_model, streamed, options):
 def test_generated_answers(tiny_model, streamed):
     prompts = [list(range(30 + i, 40 + 2 * i)) for i in range(5)]
     whole, layers = (
-        greedy(Adapter(model), prompts, max_new_tokens=6, stop=lambda _: False) for model in (tiny_model("qwen3"), streamed("qwen3"))
+        greedy(adapt(model), prompts, max_new_tokens=6, stop=lambda _: False) for model in (tiny_model("qwen3"), streamed("qwen3"))
     )
     assert whole == layers
 
@@ -129,7 +129,7 @@ def test_memory_is_planned_with_two_layers(tiny_model, streamed):
 
 @pytest.mark.parametrize("budget", [2 * 10**6, 3 * 10**6, 10**7, 5 * 10**8])
 def test_the_most_rows_that_fit_are_found_in_few_steps(streamed, budget):
-    engine = ConeEngine(Adapter(streamed("llama")))
+    engine = ConeEngine(adapt(streamed("llama")))
     held = engine.adapter.shape.peak_weight_bytes
     room = MemoryBudget(engine, budget + 24 * 2**20 + held, None, 0)
     rows = room.rows(20)

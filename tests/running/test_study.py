@@ -153,7 +153,7 @@ def test_a_file_says_how_models_are_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "load_model", lambda model, **options: asked.append(options))
     monkeypatch.setattr(executors, "LocalRunner", lambda *_: None)
     executors.LocalExecutor(study.loading).make_runner(None, "some/model", None, None)
-    assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2}] * 2
+    assert asked == [{"device": "cuda:0", "dtype": "bfloat16", "stream": False, "n_devices": 2, "backend": None}] * 2
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -25,7 +25,8 @@ TABLES = {
 }
 SWEEP = {
     "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa"},
-    "model": {"name": "m", "weights_sha256": ""}, "data": {"name": "d", "source": "s", "sha256": ""},
+    "model": {"name": "m", "weights_sha256": "", "backend": "hooked", "weights_processed": False},
+    "data": {"name": "d", "source": "s", "sha256": ""},
     "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {},
     "rows": {"examples": 1, "samples": 1, "curves": 1},
 }  # fmt: skip
@@ -190,7 +191,7 @@ def retyped(path, table, change):
         (lambda p: edited(p, lambda r: r["sweeps"][0]["data"].pop("name")), r"sweeps\[0\]\.data\.name: Field required"),
         (lambda p: edited(p, lambda r: r["sweeps"][0].update(run_id="../../b")), r"sweeps\[0\]\.run_id: String should match"),
         (lambda p: edited(p, lambda r: r["sweeps"][0].update(counts=3)), r"sweeps\[0\]\.counts"),
-        (lambda p: edited(p, lambda r: r.update(schema_version=SCHEMA_VERSION - 1)), r"version 8, but only 9 can be read"),
+        (lambda p: edited(p, lambda r: r.update(schema_version=SCHEMA_VERSION - 1)), r"version 9, but only 10 can be read"),
         (lambda p: edited(p, lambda r: r.update(schema_version=99)), "schema version 99"),
         (lambda p: (p / "curves.parquet").unlink(), "lacks curves.parquet"),
         (lambda p: (p / "samples.parquet").write_bytes(b"PAR1") and write_sums(p), "samples.parquet is damaged"),

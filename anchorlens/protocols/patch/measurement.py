@@ -106,7 +106,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
 
     def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
         """Rebuild the pairs from a run directory; answers are tokenized again."""
-        hf = adapter.model.tokenizer
+        hf = adapter.tokenizer
         assert hf is not None  # the run was measured with one
         pairs: list[PatchPair] = []
         tokens: dict[str, tuple[int, int]] = {}

@@ -60,7 +60,7 @@ class StreamStatistics:
     def embedding_std(self) -> float:
         """Standard deviation of the token embeddings of the reference rows."""
         ids = [i for row in self.reference for i in row.ids]
-        return float(self.adapter.model.embed.W_E[ids].detach().float().std())
+        return float(self.adapter.embedding[ids].detach().float().std())
 
     def _clean(self, *wanted: Callable[[TokenRow], Sequence[int]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         """Yield masks and clean streams of batches of reference rows, at one or more sets of positions."""

@@ -9,7 +9,7 @@ import pytest
 import anchorlens as al
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
 from anchorlens.protocols.answer_only.question_removal import after_other_question, build_changed_row, without_question
@@ -139,7 +139,7 @@ def test_balanced_answers_fix_the_mean_of_delta_p(sweep):
 
 
 def test_rows_of_one_input_are_in_one_unit(tiny_model):
-    spec, adapter = spec_of("answer_only", batch_size=16), Adapter(tiny_model("llama"))
+    spec, adapter = spec_of("answer_only", batch_size=16), adapt(tiny_model("llama"))
     ready = MEASUREMENT.prepare(set_up_questions(adapter, questions(), spec), spec)
     engine = choose_engine(adapter, spec.engine, ready.trial, ready.sites)
     homes: dict[tuple[int, ...], set[int]] = {}

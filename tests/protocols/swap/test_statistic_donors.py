@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapt import adapt
 from anchorlens.protocols.swap import statistic_donors
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.build_rows import make_rows
@@ -41,7 +41,7 @@ def streams_of(model, row, hook):
 
 def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(tiny_model, pool):
     model = tiny_model("llama")
-    statistics = StreamStatistics(Adapter(model), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
+    statistics = StreamStatistics(adapt(model), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
     streams = [streams_of(model, row, "hook_resid_pre")[:, 1 : row.prompt_length] for row in pool]
     embeddings = torch.cat([model.embed.W_E[torch.tensor(row.ids)] for row in pool])
     wanted = torch.cat(streams, 1).flatten(1).std(-1, unbiased=False)
@@ -52,7 +52,7 @@ def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_laye
 def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
     """Against every row alone; batches of 5 have other widths than the whole."""
     model = tiny_model("llama")
-    statistics = StreamStatistics(Adapter(model), reference_rows(pool, 0), "mlp_out", 0, batch_size=5)
+    statistics = StreamStatistics(adapt(model), reference_rows(pool, 0), "mlp_out", 0, batch_size=5)
     alone: dict[tuple[str, int], list[torch.Tensor]] = {}
     for row in pool:
         stream = streams_of(model, row, "hook_mlp_out")
@@ -65,7 +65,7 @@ def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
 
 
 def test_statistics_are_taken_once_where_they_are_asked_for(tiny_model, pool, captures):
-    statistics = StreamStatistics(Adapter(tiny_model("llama")), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
+    statistics = StreamStatistics(adapt(tiny_model("llama")), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
     assert captures == []
     assert statistics.mean is statistics.mean
     assert captures == [5, 5, 2]

@@ -12,20 +12,16 @@ from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anchorlens.errors import CheckpointError
-from anchorlens.models.audit import MAPPED, activation, audit_config, refuse
-from anchorlens.models.positions import attention, rotary, windows
+from anchorlens.models.hf_model import text_config
+from anchorlens.models.hooked.audit import MAPPED, activation, audit_config, refuse
+from anchorlens.models.hooked.positions import attention, rotary, windows
 
 ARCHITECTURES = {kind: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in MAPPED}
 # Bloom's positions have no limit; this is its training length.
 BLOOM_CONTEXT = 2048
 
 
-def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the configuration of the language model, which is a part of Gemma 3's multimodal configuration."""
-    return config.get_text_config() if config.model_type == "gemma3" else config
-
-
-def check_config(config: PretrainedConfig, name: str) -> None:
+def check_hooked_config(config: PretrainedConfig, name: str) -> None:
     """Raise UnsupportedModelError or CheckpointError if a configuration cannot be mapped."""
     try:
         make_hooked_config(config, "cpu", torch.float32, name)

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from anchorlens.errors import UnsupportedModelError
+from anchorlens.models.hf_model import quantisation
 
 # Fields without effect on a forward pass without gradients, dropout, generation or classification heads.
 INERT = {
@@ -103,15 +104,6 @@ def audit_config(config: PretrainedConfig, name: str) -> None:
         value, default = getattr(config, field.name), getattr(type(config), field.name, None)
         if value != default and not all(off is None or off is False for off in (value, default)):
             raise refuse(kind, f"{field.name}={value!r}")
-
-
-def quantisation(config: PretrainedConfig) -> str | None:
-    """Return the quantisation method of a checkpoint; None if its weights are not quantised."""
-    options = getattr(config, "quantization_config", None)
-    if options is None:
-        return None
-    method = options.get("quant_method") if isinstance(options, dict) else getattr(options, "quant_method", None)
-    return str(getattr(method, "value", method) or "unknown")
 
 
 def activation(model_type: str, name: str) -> str:

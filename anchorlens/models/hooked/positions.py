@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from anchorlens.models.audit import LAYER_TYPES, MAPPED, refuse, rope_kind
+from anchorlens.models.hooked.audit import LAYER_TYPES, MAPPED, refuse, rope_kind
 
 # Rope types of the full layers of families with a rope per layer type; their sliding layers are not scaled.
 LAYERED_ROPE = {"gemma3_text": ("default", "linear"), "olmo3": ("default", "yarn")}

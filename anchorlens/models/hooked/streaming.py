@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,26 +16,11 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.layer_loader import LayerLoader, set_parameter, substitute_parameters
-from anchorlens.models.weight_files import touch
-from anchorlens.models.weights import cast_tensor, check_names
-
-STREAM = "anchorlens_stream"
-
-
-@dataclass(frozen=True)
-class Streamed:
-    """Costs of streaming.
-
-    Attributes:
-        read_bytes: Bytes of weights that a pass through all layers reads, in the model's dtype.
-        peak_bytes: Maximum bytes of weights in memory at once.
-        rate: Bytes read per second so far, with conversion.
-    """
-
-    read_bytes: int
-    peak_bytes: int
-    rate: float
+from anchorlens.models.backend import STREAM
+from anchorlens.models.hooked.layer_loader import LayerLoader, set_parameter, substitute_parameters
+from anchorlens.models.hooked.weight_files import touch
+from anchorlens.models.hooked.weights import cast_tensor, check_names
+from anchorlens.models.shape import Streamed
 
 
 class Stream:
@@ -171,8 +155,3 @@ def load_block(block: nn.Module) -> AbstractContextManager[None]:
     """Load the weights of a block during a ``with`` statement; no-op unless it is streamed."""
     load: Callable[[], AbstractContextManager[None]] | None = getattr(block, STREAM, None)
     return nullcontext() if load is None else load()
-
-
-def stream_of(model: HookedTransformer) -> Stream | None:
-    """Return the loader of a streamed model; None if its weights are in memory."""
-    return getattr(model, STREAM, None)

@@ -1,7 +1,7 @@
 """Convert a checkpoint to a HookedTransformer layer by layer, through a Hugging Face model without weights.
 
-The converters (:mod:`anchorlens.models.weights`) get a model of one layer, whose parameters are views of the files. Experts that are
-stored separately are concatenated as in transformers.
+The converters (:mod:`anchorlens.models.hooked.weights`) get a model of one layer, whose parameters are views of the files. Experts
+that are stored separately are concatenated as in transformers.
 """
 
 import copy
@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from torch import Tensor, nn
 from transformer_lens import HookedTransformerConfig
-from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from anchorlens.errors import CheckpointError, InputError
 from anchorlens.models.hf import weight_files
-from anchorlens.models.mapping import text_config
-from anchorlens.models.weight_files import WeightFiles
-from anchorlens.models.weights import convert_weights, count_parameters, language_model
+from anchorlens.models.hf_model import count_parameters, language_model, make_empty_model, text_config
+from anchorlens.models.hooked.weight_files import WeightFiles
+from anchorlens.models.hooked.weights import convert_weights
 
 # (name in transformers, name in the files): Gemma 3's multimodal checkpoints, and GPT-NeoX's head.
 _RENAMED = (("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."), ("lm_head.", "embed_out."))
@@ -168,18 +167,6 @@ def _of_depth(cfg: HookedTransformerConfig, n_layers: int) -> HookedTransformerC
     changed = copy.copy(cfg)
     changed.n_layers = n_layers
     return changed
-
-
-def make_empty_model(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """Make a Hugging Face model with parameters on ``meta`` and real buffers."""
-    with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
-        if config.model_type == "gemma3":
-            model: Any = Gemma3ForConditionalGeneration._from_config(config, dtype=dtype, attn_implementation="eager")
-        else:
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
-    if text_config(config).tie_word_embeddings:
-        model.get_output_embeddings().weight = model.get_input_embeddings().weight
-    return model.eval().requires_grad_(False)
 
 
 def _layers(model: PreTrainedModel, n_layers: int) -> tuple[str, nn.ModuleList]:

@@ -16,8 +16,8 @@ from transformer_lens.pretrained import weight_conversions
 from transformers import PreTrainedModel
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
-from anchorlens.models.mapping import text_config
-from anchorlens.models.placement import device_of
+from anchorlens.models.hf_model import language_model, text_config
+from anchorlens.models.hooked.placement import device_of
 
 conversions: Any = weight_conversions  # untyped: the names are not declared as exports
 # Families whose converter has another name; OLMo 2 uses that of OLMo 3, which supports grouped queries.
@@ -30,19 +30,6 @@ _CONVERTERS = {
 }
 # Families whose converter maps the attention biases, or that have none.
 _WITH_BIASES = ("gpt2", "gpt_neox", "gptj", "gpt_neo", "opt", "bloom", "phi", "phi3", "gpt_oss", "olmo")
-
-
-def language_model(model: PreTrainedModel) -> Any:
-    """Return the module with ``layers`` (``h`` in GPT-2) and, for rotary positions, ``rotary_emb``."""
-    base = model.base_model
-    return getattr(base, "language_model", base)
-
-
-def count_parameters(model: PreTrainedModel) -> int:
-    """Return the number of parameters of language model and head, tied weights counted once, without a vision tower."""
-    head = model.get_output_embeddings()
-    parameters = [*language_model(model).parameters(), *(head.parameters() if head is not None else ())]
-    return sum(parameter.numel() for parameter in {id(parameter): parameter for parameter in parameters}.values())
 
 
 def convert_weights(model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None) -> dict[str, Tensor]:

@@ -1,0 +1,22 @@
+"""Choose the adapter of a model."""
+
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.backend import is_bridge, is_hooked
+
+
+def adapt(model: object) -> Adapter:
+    """Return the adapter of a HookedTransformer or TransformerBridge; raise InputError for other objects."""
+    if is_hooked(model):
+        from anchorlens.models.hooked.adapter import HookedAdapter
+
+        return HookedAdapter(model)
+    if is_bridge(model):
+        from anchorlens.models.bridge.adapter import BridgeAdapter
+
+        return BridgeAdapter(model)
+    raise InputError(
+        f"model: an object of type {type(model).__name__}, neither a HookedTransformer nor a TransformerBridge. "
+        "Load it with al.load_model(...).",
+        argument="model",
+    )

@@ -1,0 +1,218 @@
+"""Token-wise parts of the blocks of a HookedTransformer."""
+
+from collections.abc import Callable
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedTransformer
+from transformer_lens.components.abstract_attention import AbstractAttention
+from transformer_lens.components.layer_norm import LayerNorm
+from transformer_lens.components.layer_norm_pre import LayerNormPre
+from transformer_lens.components.mlps.gated_mlp import GatedMLP
+from transformer_lens.components.mlps.mlp import MLP
+from transformer_lens.components.rms_norm import RMSNorm
+from transformer_lens.components.rms_norm_pre import RMSNormPre
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
+from typing_extensions import override
+
+from anchorlens.models.blocks import Angles, Block, Heads, Keys, Tokens, apply_in_slices, norm, over_all_heads, product, times
+
+
+def find_unsupported_feature(model: HookedTransformer) -> str | None:
+    """Return the feature of a model that the cone engine does not support; None if there is none."""
+    cfg = model.cfg
+    for is_present, feature in (
+        (cfg.positional_embedding_type not in ("rotary", "standard", "alibi"), f"{cfg.positional_embedding_type} positions"),
+        (cfg.attention_dir != "causal", f"{cfg.attention_dir} attention"),
+        (bool(getattr(cfg, "load_in_4bit", False)), "4-bit weights"),
+        (bool(getattr(cfg, "use_logn_attn", False)), "log-n attention"),
+        (bool(getattr(cfg, "use_dynamic_ntk_rope", False)), "dynamic rotary scaling"),
+    ):
+        if is_present:
+            return f"{feature} ({cfg.original_architecture or cfg.model_name})"
+    for layer, block in enumerate(model.blocks):
+        if not _is(block.attn, AbstractAttention):
+            return f"attention of type {type(block.attn).__name__} in layer {layer}"
+    return None
+
+
+def find_user_hook(model: HookedTransformer) -> str | None:
+    """Describe a user's hook, or a module in place of a hook point, that :class:`HookedBlock` would skip; None if none."""
+    lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    for name, module in model.named_modules():
+        if any(getattr(module, each, None) for each in lists) or "forward" in vars(module):
+            return f"a hook is attached to {name or 'the model'}"
+        if name.rpartition(".")[2].startswith("hook_") and not _is(module, HookPoint):
+            return f"{name} holds a {type(module).__name__} in place of a hook point"
+    return None
+
+
+class HookedBlock(Block):
+    """Block of a model for which :func:`find_unsupported_feature` is None."""
+
+    def __init__(self, model: HookedTransformer, layer: int) -> None:
+        self.layer, self.block, cfg = layer, model.blocks[layer], model.cfg
+        attn, cap = self.block.attn, cfg.attn_scores_soft_cap
+        self.parallel = bool(cfg.parallel_attn_mlp)
+        self.soft_cap = float(cap) if cap is not None and cap > 0 else None
+        self.adjacent_pairs = bool(attn.cfg.rotary_adjacent_pairs)
+        # OLMo 2 and 3 apply norms to the outputs of attention and MLP.
+        self.norms_after = cfg.original_architecture in POST_NORM_ARCHITECTURES
+        self.n_ctx = int(cfg.n_ctx)
+        alibi = cfg.positional_embedding_type == "alibi"
+        self.slopes = AbstractAttention.create_alibi_multipliers(int(cfg.n_heads), self.device) if alibi else None
+        self._has_sinks = bool(getattr(cfg, "use_attention_sinks", False))
+        self._angles: Angles | None = None
+        # Whether biases of queries, keys, values, output and the gated MLP's inside are nonzero; zeros are not added.
+        inside = getattr(getattr(self.block, "mlp", None), "b_in", None)
+        biases = (attn.b_Q, _kv(attn, "b_K"), _kv(attn, "b_V"), attn.b_O, *([] if inside is None else [inside]))
+        self.biased = tuple(bool(bias.any()) for bias in biases)
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        return self.block.attn.W_Q.device
+
+    @property
+    @override
+    def sinks(self) -> Float[Tensor, "head"] | None:
+        return self.block.attn.sinks if self._has_sinks else None
+
+    @property
+    @override
+    def window(self) -> int | None:
+        attn = self.block.attn
+        return attn.cfg.window_size if attn.attn_type == "local" else None
+
+    @property
+    @override
+    def scale(self) -> float:
+        return float(self.block.attn.attn_scale)
+
+    @override
+    def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
+        attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
+        normed = x if self.norms_after else _apply_norm(self.block.ln1, x)
+        q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
+        k = _heads(normed, _kv(attn, "W_K"), _kv(attn, "b_K") if biased[1] else None)
+        v = _heads(normed, _kv(attn, "W_V"), _kv(attn, "b_V") if biased[2] else None)
+        if attn.q_norm is not None:
+            assert attn.k_norm is not None  # they come together
+            q, k = (
+                _apply_norm(each, heads) if cfg.use_qk_norm else over_all_heads(lambda x, each=each: _apply_norm(each, x), heads)
+                for each, heads in ((attn.q_norm, q), (attn.k_norm, k))
+            )
+        if cfg.clip_qkv is not None:
+            q, k, v = (each.clamp_(-cfg.clip_qkv, cfg.clip_qkv) for each in (q, k, v))
+        return q, k, v
+
+    @override
+    def angles(self, positions: Int[Tensor, "*token"]) -> Angles | None:
+        attn = self.block.attn
+        if attn.cfg.positional_embedding_type != "rotary":
+            return None
+        cos, sin = self._angles or (attn.rotary_cos, attn.rotary_sin)
+        return cos[positions][..., None, :], sin[positions][..., None, :]
+
+    @override
+    def reserve(self, last: int) -> None:
+        attn = self.block.attn
+        if attn.cfg.positional_embedding_type != "rotary" or last < len((self._angles or (attn.rotary_cos,))[0]):
+            return
+        assert attn.cfg.rotary_dim is not None  # rotary models have one
+        size = max(last + 1, min(self.n_ctx, 2 * last))
+        sin, cos = attn.calculate_sin_cos_rotary(attn.cfg.rotary_dim, size, base=attn._rotary_base(), dtype=attn.cfg.dtype)
+        self._angles = cos.to(attn.rotary_cos.device), sin.to(attn.rotary_sin.device)
+
+    @override
+    def attn_out(self, z: Heads) -> Tokens:
+        attn = self.block.attn
+        weight = rearrange(attn.W_O, "head d_head d_model -> (head d_head) d_model")
+        out = product(rearrange(z, "token head d_head -> token (head d_head)"), weight)
+        if self.biased[3]:
+            out += attn.b_O
+        return self._apply_post_norms(out, "ln1")
+
+    @override
+    def mlp_out(self, x: Tokens) -> Tokens | None:
+        block, mlp = self.block, getattr(self.block, "mlp", None)
+        if mlp is None:
+            return None
+        out = apply_in_slices(x, lambda part, at: self._mlp(mlp, part if self.norms_after else _apply_norm(block.ln2, part), at))
+        return self._apply_post_norms(out, "ln2")
+
+    def _mlp(self, mlp: nn.Module, normed: Tokens, out: Tokens) -> None:
+        if not isinstance(mlp, (GatedMLP, MLP)) or not _is(mlp, GatedMLP, MLP) or mlp.cfg.is_layer_norm_activation():
+            out.copy_(mlp(normed[None])[0])
+            return
+        if isinstance(mlp, GatedMLP):
+            inner = mlp.act_fn(times(normed, mlp.W_gate)).mul_(times(normed, mlp.W_in))
+            inner = inner.add_(mlp.b_in) if self.biased[4] else inner
+        else:
+            inner = mlp.act_fn(times(normed, mlp.W_in, mlp.b_in))
+        times(inner, mlp.W_out, mlp.b_out, out=out)
+
+    def _apply_post_norms(self, out: Tokens, name: str) -> Tokens:
+        if self.block.cfg.use_normalization_before_and_after:
+            out = _apply_norm(getattr(self.block, f"{name}_post"), out)
+        return _apply_norm(getattr(self.block, name), out) if self.norms_after else out
+
+
+def final_norm(model: HookedTransformer) -> Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row d_model"]]:
+    """Return the final norm of a model, computed in float32."""
+    cfg = model.cfg
+    kind = cfg.normalization_type
+    if kind is None:  # there is no ln_final
+        return lambda x: x.to(torch.float32)
+
+    def apply(stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
+        module = model.ln_final
+        if not _is_norm(module):
+            return module(stream.to(cfg.dtype)[None])[0].to(torch.float32)
+        x, centred = stream.to(torch.float32), kind.startswith("LN") and not cfg.final_rms
+        if centred:
+            x = x - x.mean(-1, keepdim=True)
+        x = x / (x.pow(2).mean(-1, keepdim=True) + cfg.eps).sqrt()
+        if kind.endswith("Pre"):
+            return x
+        x = x * module.get_parameter("w").to(torch.float32)
+        return x + module.get_parameter("b").to(torch.float32) if centred else x
+
+    return apply
+
+
+def _apply_norm(module: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
+    """Apply a norm as TransformerLens does."""
+    if isinstance(module, nn.Identity):
+        return x
+    if not _is_norm(module):
+        return module(x[None])[0]
+    if isinstance(module, (RMSNorm, RMSNormPre)):
+        return norm(x, float(module.eps), centred=False, weight=module.w if isinstance(module, RMSNorm) else None)
+    assert isinstance(module, (LayerNorm, LayerNormPre))
+    weight, bias = (module.w, module.b) if isinstance(module, LayerNorm) else (None, None)
+    return norm(x, float(module.eps), centred=True, weight=weight, bias=bias)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return _is(module, RMSNorm, RMSNormPre, LayerNorm, LayerNormPre)
+
+
+def _is(module: nn.Module, *classes: type[nn.Module]) -> bool:
+    """Return whether a module's forward is that of one of these classes, not of a subclass."""
+    return any(isinstance(module, cls) and type(module).forward is cls.forward for cls in classes)
+
+
+def _kv(attn: nn.Module, name: str) -> Tensor:
+    """Return the key or value weights of grouped heads, not repeated per query head."""
+    grouped = getattr(attn, "_" + name, None)
+    return grouped if grouped is not None else getattr(attn, name)
+
+
+def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[Tensor, "head d_head"] | None) -> Heads:
+    out = product(x, rearrange(weight, "head d_model d_head -> d_model (head d_head)"))
+    out = rearrange(out, "token (head d_head) -> token head d_head", head=len(weight))
+    return out if bias is None else out + bias
