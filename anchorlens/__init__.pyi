@@ -1,5 +1,8 @@
 """Types of the package's front page; at run time each name is imported on first use."""
 
+from . import patching
+from .diagnosis.doctor import doctor
+from .diagnosis.model_check import Diagnosis
 from .errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
 from .figures.export import save_figure, save_html
 from .models.card import ModelCard, model_card
@@ -40,6 +43,7 @@ __all__ = [
     "Comparison",
     "CrossFittedProbes",
     "DatasetSpec",
+    "Diagnosis",
     "EmptySweepError",
     "Example",
     "HookError",
@@ -67,6 +71,7 @@ __all__ = [
     "adjust_claims",
     "answer_only_sweep",
     "compare",
+    "doctor",
     "explore",
     "knockout_sweep",
     "known_datasets",
@@ -80,6 +85,7 @@ __all__ = [
     "model_size",
     "patch_sweep",
     "patch_tokens_sweep",
+    "patching",
     "plan_study",
     "plot_curves",
     "plot_heatmap",

@@ -226,6 +226,12 @@ def _named(found: tuple[str, str], done: str) -> tuple[str, str, str]:
     return found[0], done, found[1]
 
 
+def target_of(done: str) -> str:
+    """Return what a case has damaged: files of a run, its tables or record with new checksums, or parts."""
+    starts = {"parts: ": "parts", "edit run.json": "record", "edit ": "tables"}
+    return next((target for start, target in starts.items() if done.startswith(start)), "files")
+
+
 def main() -> None:
     """Run the cases, print the counts and every case that is neither right nor a clear error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -235,13 +241,14 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        runs, counts = Runs(Path(folder)), Counter[str]()
+        runs, counts = Runs(Path(folder)), {name: Counter[str]() for name in ("files", "tables", "record", "parts")}
         for number in range(args.cases) if args.only is None else (args.only,):
             found, done, message = run_case(runs, number, args.seed)
-            counts[found] += 1
+            counts[target_of(done)][found] += 1
             if found in OUTCOMES[2:] or args.only is not None:
                 print(f"case {number}: {found}: {done}\n{message}", flush=True)  # noqa: T201
-    print(" | ".join(f"{name}: {counts[name]}" for name in OUTCOMES))  # noqa: T201
+    for target, own in counts.items():
+        print(f"{target}: {sum(own.values())} cases, {', '.join(f'{name} {own[name]}' for name in OUTCOMES)}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "anchorlens"
 
 ORDER = (
-    "statistics", "models", "prompts", "engine", "questions", "probing", "figures", "runs", "results", "protocols", "running",
-    "report", "cli",
+    "statistics", "models", "prompts", "engine", "patching", "diagnosis", "questions", "probing", "figures", "runs", "results",
+    "protocols", "running", "report", "cli",
 )  # fmt: skip
 """Each room imports only rooms that stand before it."""
 
@@ -29,7 +29,12 @@ def read_sources() -> dict[str, str]:
     found = {}
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
         found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = file.read_text(encoding="utf8")
-    found[PACKAGE] = (ROOT / PACKAGE / "__init__.pyi").read_text(encoding="utf8").replace("from .", f"from {PACKAGE}.")
+    found[PACKAGE] = (
+        (ROOT / PACKAGE / "__init__.pyi")
+        .read_text(encoding="utf8")
+        .replace("from .", f"from {PACKAGE}.")
+        .replace(f"from {PACKAGE}. import", f"from {PACKAGE} import")
+    )
     return found
 
 

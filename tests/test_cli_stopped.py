@@ -113,6 +113,10 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     told = here(capsys, "status", "run").out
     assert "2 of 5 shards" in told
     assert "`anchorlens merge`" in told
+    record = json.loads((tmp_path / "run.parts" / "run.json").read_text())
+    assert record["command"].pop("folder") == str(tmp_path)  # merge repeats the command there
+    record["command"].pop("given")
+    assert str(args[args.index("--model") + 1]) not in json.dumps(record)
     err = here(capsys, "merge", "run", code=2).err
     assert "run.parts lacks 3 of 5 shards (0, 2, 4). Run job 1/2 again" in err
     err = here(capsys, *given, "--out", "run", "--job", "1/2", "--seed", "3", code=2).err

@@ -51,7 +51,7 @@ def test_every_public_name_stands_in_the_reference_once():
     shown = [name for page in DOCS.glob("reference/*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
     stub = ast.parse((ROOT / "anchorlens" / "__init__.pyi").read_text(encoding="utf8"))
     found = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    homes = {one.name: f"anchorlens.{node.module}" for node in found for one in node.names}
+    homes = {one.name: f"anchorlens.{node.module}" if node.module else "anchorlens" for node in found for one in node.names}
     # The wrappers of running/figures.py have the docstrings of the functions that they wrap.
     homes |= {name: getattr(al, name).__module__ for name, home in homes.items() if home == "anchorlens.running.figures"}
     wanted = {f"{home}.{name}" for name, home in homes.items()} | {"anchorlens.__version__"}

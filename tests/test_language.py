@@ -14,6 +14,8 @@ PARTICIPLE = re.compile(r"\w{3,}ed|told|said|kept|held|written|given|shown|known
 VERBS = {"embed", "unembed", "feed", "need", "seed", "speed"}
 # Modules that every protocol has.
 SHARED = {"__init__", "spec", "analysis", "findings", "measurement"}
+# Modules of both backends, and of what they have in common.
+SHARED |= {"adapter", "blocks", "load"}
 NODES = [
     node
     for path in sorted((Path(__file__).parents[1] / "anchorlens").rglob("*.py"))

@@ -27,6 +27,7 @@ _OTHERS = {
     "verify": "Check the files of a run and remeasure some of its cells",
     "report": "Write an HTML report of one or more runs",
     "figure": "Draw the curves of one or more runs",
+    "doctor": "Check that a model, its tokenizer and its hooks work as needed",
     "models": "List models that load by name",
     "datasets": "List question sets and the schema of your own files",
 }

@@ -46,7 +46,7 @@ def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite
     if parts:
         copied = copy_parts(target, [Path(one) for one in parts])
         note(f"{copied} shard{'s' * (copied != 1)} copied to {target.name}.parts.")
-    if (target / "run.json").is_file() and not parts_of(target).exists():
+    if (target / "run.json").is_file() and not (parts_of(target) / "run.json").is_file():
         click.echo(f"{run} is already complete.")
         return
     command = command_of(target)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -13,6 +14,7 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.backend import LensModel
 from anchorlens.models.blocks import Blocks
+from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -41,8 +43,8 @@ class Adapter(ABC):
 
     Attributes:
         backend: ``hooked`` or ``bridge``.
-        model: The wrapped model.
-        shape: Sizes.
+        model: The model of TransformerLens.
+        shape: Sizes of the model.
         read: Final norm and unembedding of rows.
         n_layers: Number of layers L.
         d_model: Width of the residual stream.
@@ -71,7 +73,7 @@ class Adapter(ABC):
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return self.model.tokenizer
 
-    @property
+    @cached_property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites that every block of the model has (parallel blocks have no ``resid_mid``)."""
         hooks = self.model.hook_dict
@@ -150,3 +152,11 @@ class Adapter(ABC):
     @abstractmethod
     def find_user_hook(self) -> str | None:
         """Describe a user's hook, or a module that replaces a hook point, that the cone engine would skip; None if none."""
+
+    @abstractmethod
+    def reference(self) -> Reference | str:
+        """Run a new Hugging Face model with the same weights and return its numbers; the reason if there is none."""
+
+    @abstractmethod
+    def rotary_gap(self) -> float | None:
+        """Return the largest difference of the rotary tables from those of the configuration; None without such tables."""

@@ -70,3 +70,10 @@ def pick_backend(backend: Any) -> str:
 def stream_of(model: nn.Module) -> Any:
     """Return the loader of a streamed model; None if its weights are in memory."""
     return getattr(model, STREAM, None)
+
+
+def act_name(name: str, layer: int) -> str:
+    """Return the hook name of TransformerLens's short name of an activation, such as ``resid_pre`` or ``z``."""
+    from transformer_lens.utilities.components_utils import get_act_name
+
+    return get_act_name(name, layer)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -134,8 +134,10 @@ def model_card(model: LensModel) -> ModelCard:
     card = getattr(model, CARD, None)
     if not isinstance(card, ModelCard):
         return make_card(model, name_of(model), backend_of(model), architecture=architecture_of(model))
-    weights = weights_sha256(model)
-    return card if weights == card.weights_sha256 else replace(card, weights_sha256=weights, parity=None, revision=None)
+    weights, processed = weights_sha256(model), _has_processed_weights(model)
+    if (weights, processed) == (card.weights_sha256, card.weights_processed):
+        return card
+    return replace(card, weights_sha256=weights, weights_processed=processed, parity=None, revision=None)
 
 
 def weights_sha256(model: LensModel) -> str:
@@ -236,3 +238,9 @@ def resolve_add_bos(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) ->
     if add_bos and tokenizer.bos_token_id is None:
         raise InputError("add_bos=True: the tokenizer has no BOS token. Leave add_bos out.", argument="add_bos")
     return adds_bos(tokenizer) if add_bos is None else add_bos
+
+
+def with_bos(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], add_bos: bool) -> list[int]:
+    """Return token ids that begin with BOS if ``add_bos``; a BOS that is there already is not repeated."""
+    bos = tokenizer.bos_token_id
+    return [bos, *ids] if add_bos and list(ids[:1]) != [bos] else list(ids)  # pyright: ignore[reportReturnType]

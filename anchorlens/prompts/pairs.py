@@ -14,7 +14,7 @@ from typing_extensions import override
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.card import name_of, resolve_add_bos
+from anchorlens.models.card import name_of, resolve_add_bos, with_bos
 from anchorlens.prompts.dataset import Dropped, PromptDataset
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
@@ -187,8 +187,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
 
     def encode(text: str) -> tuple[int, ...]:
         ids = [int(i) for i in hf(text, add_special_tokens=False, verbose=False)["input_ids"]]  # pyright: ignore
-        bos = hf.bos_token_id
-        return (bos, *ids) if add_bos and ids[:1] != [bos] else tuple(ids)  # pyright: ignore[reportReturnType]
+        return tuple(with_bos(hf, ids, add_bos))
 
     def token(text: str) -> int | None:
         ids = hf(text, add_special_tokens=False, verbose=False)["input_ids"]

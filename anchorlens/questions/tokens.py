@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
 from anchorlens.errors import InputError, SpanError
-from anchorlens.models.card import resolve_add_bos
+from anchorlens.models.card import resolve_add_bos, with_bos
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
@@ -97,11 +97,8 @@ class RowTokenizer:
         """Return token ids and character offsets of a text; BOS, if :attr:`add_bos`, has an empty offset."""
         out = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ids, offsets = list(out["input_ids"]), [(int(a), int(b)) for a, b in out["offset_mapping"]]  # pyright: ignore
-        bos = self.tokenizer.bos_token_id
-        if self.add_bos and ids[:1] != [bos]:
-            assert isinstance(bos, int)  # checked in __init__
-            return [bos, *ids], [(0, 0), *offsets]
-        return ids, offsets
+        whole = with_bos(self.tokenizer, ids, self.add_bos)
+        return whole, [(0, 0)] * (len(whole) - len(ids)) + offsets
 
     def prompt_ids(self, question: str) -> tuple[int, ...]:
         """Return the token ids of the prompt without an answer."""

@@ -68,7 +68,7 @@ class Looks:
             if name in estimates
         ]
         p = {name: _p_value(one, rate=rates[name]) for name, one in estimates.items()}
-        return cls(level, estimates_at(pd.concat(frames), layer) if frames else {}, p, splits or {})
+        return cls(level, estimates_at(pd.concat(frames), layer) if frames else LayerEstimates(), p, splits or {})
 
 
 def _p_value(estimate: Estimate, *, rate: bool) -> float:

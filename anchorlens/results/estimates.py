@@ -1,10 +1,11 @@
 """Estimates with intervals, and their formatting in findings."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
 
 import pandas as pd
 
+from anchorlens.errors import RunError
 from anchorlens.statistics.bands import is_concentrated
 
 # Layers are listed if they form at most 3 ranges, or are at most 5.
@@ -45,14 +46,19 @@ class LayerEstimate(NamedTuple):
         return f"[{_number(self.low, digits, sign)}, {_number(self.high, digits, sign)}]"
 
 
-LayerEstimates: TypeAlias = Mapping[tuple[str, str], LayerEstimate]
+class LayerEstimates(dict[tuple[str, str], LayerEstimate]):
+    """Estimates at one layer by (quantity, control)."""
+
+    def __missing__(self, key: tuple[str, str]) -> NoReturn:
+        """Raise RunError: every result has the estimates that its findings index, so this one was read from an edited file."""
+        raise RunError(f"The run is damaged: its contrasts have no {key[0]} of control {key[1]!r}. Make the run again.")
 
 
 def estimates_at(contrasts: pd.DataFrame, layer: int) -> LayerEstimates:
     """Return the estimates of a contrasts frame at one layer by (quantity, control)."""
     here = contrasts[contrasts["layer"] == layer]
     rows = here[["quantity", "control", *_COLUMNS]].itertuples(index=False, name=None)
-    return {(quantity, control): LayerEstimate(*numbers) for quantity, control, *numbers in rows}
+    return LayerEstimates({(quantity, control): LayerEstimate(*numbers) for quantity, control, *numbers in rows})
 
 
 def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, LayerEstimate]:

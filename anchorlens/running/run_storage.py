@@ -20,15 +20,20 @@ from anchorlens.runs.store import check_target, read_record, study_of
 
 def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, Any]:
     """Return protocol, model, data and arguments of a sweep as JSON values; a local model is named by its folder."""
-    code, name = spec.own_code(), model_name(model)
+    code = spec.own_code()
     config = {**spec.identity(), **({"own_code": code} if code else {})}
-    model = Path(name).name if Path(name).exists() else name
-    return as_json({"protocol": spec.NAME, "model": model, "data": data.record(), "config": config})
+    return as_json({"protocol": spec.NAME, "model": name_in_record(model), "data": data.record(), "config": config})
 
 
 def model_name(model: Any) -> str:
     """Return the name or path of a model, or the class name of a live model."""
     return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+
+
+def name_in_record(model: Any) -> str:
+    """Return the name of a model in records: of a local model the name of its folder, which has a meaning on other machines."""
+    name = model_name(model)
+    return Path(name).name if Path(name).exists() else name
 
 
 @dataclass
@@ -59,12 +64,12 @@ def open_run(
         check_target(target, overwrite=replace)
         yield OpenRun(target, journal, replace)
         if job is None:
-            remove_parts(journal.folder)  # the run directory is written
+            remove_parts(journal.folder, keep_locks=True)  # the run directory is written
 
 
 def pending_of(target: Path) -> list[str] | None:
     """Return the sweeps that a run directory still lacks; None if there is no run, or if unfinished parts lie beside it."""
-    if parts_of(target).exists() or not (target / "run.json").is_file():
+    if (parts_of(target) / "run.json").is_file() or not (target / "run.json").is_file():
         return None
     return read_record(target)["pending"]
 

@@ -23,7 +23,16 @@ from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Executor, Loading, LocalExecutor, RayExecutor, executor_of, open_executor, refuse_live
 from anchorlens.running.loading import load_run
-from anchorlens.running.run_storage import OpenRun, check_run_options, check_study, identity, model_name, open_run, pending_of
+from anchorlens.running.run_storage import (
+    OpenRun,
+    check_run_options,
+    check_study,
+    identity,
+    model_name,
+    name_in_record,
+    open_run,
+    pending_of,
+)  # fmt: skip
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
@@ -377,7 +386,7 @@ def _measure(
     on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
 ) -> None:  # fmt: skip
     done.total = len(steps)
-    names = [f"{spec.NAME}: {model_name(model)} on {data.name}" for _, model, data, spec in steps]
+    names = [f"{spec.NAME}: {name_in_record(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
         make = partial(measuring.make_runner, protocol, model, data, spec)

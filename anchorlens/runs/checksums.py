@@ -30,14 +30,18 @@ def find_changed_files(folder: Path) -> tuple[list[str], list[str]]:
 
 def check_file(folder: Path, name: str) -> None:
     """Raise RunError unless a file has the bytes that SHA256SUMS lists."""
+    file = folder / name
     try:
         known = _read_sums(folder)
+        changed = name in known and file.is_file() and _hash(file) != known[name]
     except RunError as why:
         raise RunError(f"{folder} cannot be checked: {why}. {_CURE}") from None
+    except OSError as why:
+        raise RunError(f"{folder} cannot be read ({why.strerror}). Check its permissions, and that no process replaces it.") from why
     if name not in known:
-        raise RunError(f"{folder / name} is not listed in {SUMS}, so it is not part of the run. {_CURE}")
-    if (folder / name).is_file() and _hash(folder / name) != known[name]:
-        raise RunError(f"{folder / name} has other bytes than {SUMS} lists: one of the two is damaged or was edited. {_CURE}")
+        raise RunError(f"{file} is not listed in {SUMS}, so it is not part of the run. {_CURE}")
+    if changed:
+        raise RunError(f"{file} has other bytes than {SUMS} lists: one of the two is damaged or was edited. {_CURE}")
 
 
 def listed_files(folder: Path) -> set[str]:

@@ -21,8 +21,10 @@ import psutil
 from anchorlens.errors import RunError
 
 LOCK = "lock"
+# Name of the record of parts that are being removed.
+_REMOVED = "removed.json"
 # Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of the record.
-_PARTS = re.compile(r"run\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
+_PARTS = re.compile(r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
 # Names in the folder of a sweep: notes, shards, damaged shards, and their temporary files.
 _SWEEP_PARTS = re.compile(r"(model|plan|environment|free_memory|empty)\.json|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp")
 
@@ -34,25 +36,32 @@ def parts_of(target: Path) -> Path:
 
 def check_parts(folder: Path) -> None:
     """Raise RunError unless a path is free or a folder that holds nothing but an unfinished run."""
-    fix = "Choose another path for the run, or move the files away."
+    # Checked twice, because another process may begin or end its run in between.
+    if _problem_of_parts(folder) and (problem := _problem_of_parts(folder)):
+        raise RunError(f"{problem}. Choose another path for the run, or move the files away.")
+
+
+def _problem_of_parts(folder: Path) -> str:
+    """Return the reason why a path cannot be used for parts; empty if there is none."""
     if not folder.is_dir():
-        if folder.exists() or folder.is_symlink():
-            raise RunError(f"{folder} exists and holds no parts of a run. {fix}")
-        return
-    others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
-    others += [f"{one.name}/{file.name}" for one in _sweep_folders(folder) for file in one.iterdir() if not _is_sweep_part(file)]
-    if others:
-        raise RunError(f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}. {fix}")
-    file = folder / "run.json"
-    if not file.is_file():
-        if _sweep_folders(folder):
-            raise RunError(f"{folder} exists and holds no parts of a run: it has no run.json. {fix}")
-        return
-    with suppress(ValueError, OSError):
+        return f"{folder} exists and holds no parts of a run" if folder.exists() or folder.is_symlink() else ""
+    try:
+        sweeps = _sweep_folders(folder)
+        others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
+        others += [f"{one.name}/{file.name}" for one in sweeps for file in one.iterdir() if not _is_sweep_part(file)]
+        if others:
+            return f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}"
+        file = next((file for name in ("run.json", _REMOVED) if (file := folder / name).is_file()), None)
+        if file is None:
+            return f"{folder} exists and holds no parts of a run: it has no run.json" if sweeps else ""
         record = json.loads(file.read_bytes())
         if isinstance(record, dict) and {"version", "target", "sweeps"} <= record.keys():
-            return
-    raise RunError(f"{file} is not the record of an unfinished run, or is damaged. {fix}")
+            return ""
+    except FileNotFoundError:  # removed in between
+        return ""
+    except (ValueError, OSError, RecursionError):
+        pass
+    return f"{folder} exists, and its run.json is not the record of an unfinished run, or is damaged"
 
 
 def _sweep_folders(folder: Path) -> list[Path]:
@@ -64,14 +73,32 @@ def _is_sweep_part(file: Path) -> bool:
 
 
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
-    """Remove the parts of a run; other files are kept. :func:`check_parts` comes first."""
+    """Remove the parts of a run; other files are kept. :func:`check_parts` comes first.
+
+    The record is renamed first and removed last, so that the next command sees and completes a removal that was interrupted. Locks
+    come after it: then another process may begin here.
+    """
+    record = folder / _REMOVED
+    with suppress(FileNotFoundError):
+        (folder / "run.json").replace(record)
     for one in _sweep_folders(folder):
         for file in filter(_is_sweep_part, list(one.iterdir())):
             file.unlink(missing_ok=True)
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if _PARTS.fullmatch(file.name) and not file.is_dir() and not (keep_locks and file.name.startswith(LOCK)):
+    remove_empty(*_sweep_folders(folder))
+    files = [file for file in folder.glob("*") if _PARTS.fullmatch(file.name) and not file.is_dir()]
+    for file in sorted(files, key=lambda file: (file.name.startswith(LOCK), file == record)):
+        if not (keep_locks and file.name.startswith(LOCK)):
             file.unlink(missing_ok=True)
-    remove_empty(folder, *_sweep_folders(folder))
+    remove_empty(folder)
+
+
+def has_removed_parts(folder: Path) -> bool:
+    """Return whether the removal of parts was interrupted; also true of a folder that is empty or has nothing but locks."""
+    try:
+        names = [file.name for file in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return all(name.startswith(LOCK) for name in names) or (_REMOVED in names and "run.json" not in names)
 
 
 def remove_empty(*folders: Path) -> None:
@@ -123,17 +150,23 @@ def flush_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def process_tag(process: psutil.Process | None = None) -> str:
-    """Return a name of a process that no later process has: its id and its start time in milliseconds."""
-    process = process or psutil.Process()
-    return f"{process.pid}-{round(1000 * process.create_time())}"
+def process_tag(pid: int | None = None) -> str:
+    """Return a name of a process that no later process has: its id and its start time.
+
+    On Linux the time is counted from the start of the machine, so a clock that is set does not change it.
+    """
+    pid = os.getpid() if pid is None else pid
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.is_file():
+        return f"{pid}-{round(1000 * psutil.Process(pid).create_time())}"
+    return f"{pid}-{stat.read_bytes().rpartition(b')')[2].split()[19].decode()}"  # field 22, in ticks
 
 
 def is_running(tag: str) -> bool:
     """Return whether the process with this tag is running."""
     try:
-        return process_tag(psutil.Process(int(tag.partition("-")[0]))) == tag
-    except psutil.NoSuchProcess:
+        return process_tag(int(tag.partition("-")[0])) == tag
+    except (psutil.NoSuchProcess, OSError):
         return False
     except psutil.AccessDenied:  # a process of another user
         return True

@@ -24,8 +24,7 @@ def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
     whole = FileLock(folder / LOCK)
     lock = whole if job is None else FileLock(folder / f"{LOCK}-{job.name}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=_PATIENCE)
+        _acquire(lock, folder)
     except Timeout as why:
         raise _lock_error(target if job is None else f"job {job} of {target}", lock) from why
     except OSError as why:
@@ -44,6 +43,18 @@ def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _acquire(lock: FileLock, folder: Path) -> None:
+    """Acquire a lock in a folder that a process which ends may remove in between."""
+    for tries_left in reversed(range(100)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=_PATIENCE)
+            return
+        except (FileNotFoundError, FileExistsError):
+            if not tries_left:
+                raise
 
 
 def _lock_error(what: object, lock: FileLock) -> RunError:

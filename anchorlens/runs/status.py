@@ -13,7 +13,7 @@ from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK, parts_of
 from anchorlens.runs.journal import read_json, shard_files
 from anchorlens.runs.locks import is_held, running_jobs
-from anchorlens.runs.store import read_record, to_path
+from anchorlens.runs.store import read_record, restore_run, to_path
 
 # Number of log lines that the rate is computed from.
 _RECENT = 20
@@ -80,6 +80,8 @@ def status_of(path: "str | Path") -> RunStatus:
     target = target if target.name else target.absolute()  # the name of "."
     if not target.name:
         raise RunError(f"{target} is not a run. Give the path of a run directory.")
+    if not target.exists():
+        restore_run(target)
     parts = parts_of(target)
     has_run = (target / "run.json").is_file()
     if not (parts / "run.json").is_file():

@@ -14,8 +14,20 @@ import pyarrow as pa
 
 from anchorlens.errors import RunError
 from anchorlens.missing_values import with_nulls
-from anchorlens.runs.checksums import check_file, listed_files, write_sums
-from anchorlens.runs.files import flush_folder, flush_tree, is_running, process_tag, remove_empty
+from anchorlens.runs.checksums import SUMS, check_file, listed_files, write_sums
+from anchorlens.runs.files import (
+    LOCK,
+    check_parts,
+    flush_folder,
+    flush_tree,
+    has_removed_parts,
+    is_running,
+    parts_of,
+    process_tag,
+    remove_empty,
+    remove_parts,
+)  # fmt: skip
+from anchorlens.runs.locks import is_held, lock_run
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 from anchorlens.runs.validation import LIST_TYPES, RUN, check_form, read_table
 
@@ -34,7 +46,7 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
     target = to_path(path, "out")
     if target.is_symlink():
         target = target.resolve()
-    _restore(target)
+    restore_run(target)
     if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
         raise RunError(f"{target} is the current folder or above it. Choose another path.")
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -65,20 +77,36 @@ def check_place(folder: Path) -> None:
         raise RunError(f"{folder} cannot be written. Choose another path.") from why
 
 
-def _restore(target: Path) -> None:
-    """Undo what a killed process left of :func:`write_run`: restore the run that it set aside, and remove its unfinished one."""
-    if not target.parent.is_dir():
+def restore_run(target: Path) -> None:
+    """Undo what a killed process left of :func:`write_run`: restore the run that it set aside, and remove its unfinished one.
+
+    Parts whose removal was interrupted are removed. Nothing is done while the run is locked: the process that holds the lock may be
+    one of another machine.
+    """
+    if not target.name or not target.parent.is_dir() or is_held(parts_of(target) / LOCK):
         return
+    parts = parts_of(target)
+    if has_removed_parts(parts):
+        check_parts(parts)
+        with lock_run(parts, target, None):
+            if has_removed_parts(parts):
+                remove_parts(parts)
     for file in sorted(target.parent.iterdir()):
         match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+-\d+)\.(old|tmp)", file.name)
         if match is None or is_running(match[1]):
             continue
-        if match[2] == "old" and not target.exists():
-            file.rename(target)
-        elif match[2] == "old":
-            _remove_run(file, target)
-        else:
-            shutil.rmtree(file, ignore_errors=True)
+        try:
+            if match[2] == "tmp":
+                shutil.rmtree(file, ignore_errors=True)
+            elif target.exists():
+                _remove_run(file, target)
+            else:
+                file.rename(target)
+        except OSError as why:
+            raise RunError(
+                f"A killed process left a run in {file}, and it cannot be moved to {target} ({why.strerror}). "
+                "Check the permissions of the folder."
+            ) from why
 
 
 def write_run(
@@ -120,9 +148,9 @@ def write_run(
 
 
 def _remove_run(old: Path, new: Path) -> None:
-    """Remove the files that the SHA256SUMS of a replaced run lists; move the others to the new run."""
+    """Remove the files that the SHA256SUMS of a replaced run lists, the list last; move the others to the new run."""
     ours = listed_files(old)
-    for file in sorted(old.rglob("*")) if old.exists() else ():
+    for file in sorted(old.rglob("*"), key=lambda file: (file.name == SUMS, file)) if old.exists() else ():
         name = file.relative_to(old).as_posix()
         if name in ours and not file.is_dir():
             file.unlink()
@@ -148,6 +176,8 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     """Read run.json of a run directory."""
     folder = to_path(path, "path")
     file = folder / "run.json"
+    if not folder.exists():
+        restore_run(folder)
     if not folder.exists():
         raise RunError(f"{folder} does not exist. Give the path of a run directory that a sweep has written.")
     if not file.is_file():

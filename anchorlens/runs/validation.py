@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from anchorlens.constants import TRUTH_READOUTS
 from anchorlens.errors import RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.runs.checksums import check_file
@@ -58,6 +59,7 @@ class _Config(_Part):
     layers: list[int]
     anchors: list[str]
     prompt: str
+    readout: str | None = None
 
 
 class _Noise(_Part):
@@ -71,8 +73,8 @@ class _Auc(_Part):
 
 
 class _Probe(_Part):
-    probe_layer: int | None = None
-    probe_layers: list[int] = []
+    probe_layer: int | None
+    probe_layers: list[int]
     answer_text_auc: _Auc | None = None
     qa_text_auc: _Auc | None = None
 
@@ -91,6 +93,15 @@ class _Sweep(_Part):
     verdict: str
     findings: dict[str, Any]
     rows: dict[str, int]
+
+    @model_validator(mode="after")
+    def _check_probe(self) -> "_Sweep":
+        if self.config.readout in TRUTH_READOUTS:
+            if self.probe is None:
+                raise ValueError("probe is missing")
+            if self.config.protocol != "swap" and self.probe.answer_text_auc is None:
+                raise ValueError("probe.answer_text_auc is missing")
+        return self
 
 
 class _Run(_Part):

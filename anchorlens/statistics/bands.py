@@ -5,7 +5,8 @@ A pointwise 95 % interval is valid for one layer chosen in advance. The simultan
 standard error of that resample, and the two ends use separate quantiles of the largest and the smallest standardised deviation.
 
 A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. So each end of the band is
-computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too.
+computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too. If no
+question of a layer is far on that side, the end also allows for the largest share of far questions that a sample may lack.
 
 If few questions carry the effect (:func:`is_concentrated`), a sample often holds none of those that carry it in the population, and
 no value of the sample shows how far they fall. The further question then lies at the end of the scale (Gaffke's bound).
@@ -23,6 +24,8 @@ from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
 _EQUAL = 1e-9
+_FAR = 0.1
+"""Share of the farthest question's distance, of all points, from which on a question is far."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,13 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         inside = estimate.at(usable)
         low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
         below, above = _sup_t(inside.draws - inside.value, inside, level, limit)
+        if estimate.effects.size:
+            below = np.fmax(below, _width_of_unseen(-inside.far[0], inside.n, level))
+            above = np.fmax(above, _width_of_unseen(inside.far[1], inside.n, level))
         sim_low, sim_high = inside.value - below, inside.value + above
         constant = _constant(inside)
         if rate and constant.any():
-            bound = _bound((1 - level) / len(constant), inside.n[constant])
+            bound = 100 * _unseen((1 - level) / len(constant), inside.n[constant])
             sim_low[constant], sim_high[constant] = inside.value[constant] - bound, inside.value[constant] + bound
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
@@ -224,7 +230,7 @@ def _pointwise(estimate: Estimate, alpha: Array, rate: bool, ordered: Array | No
     low, high = (value + wider * (_at_rank(ordered, rank * last) - value) for rank in (alpha / 2, 1 - alpha / 2))
     constant = _constant(estimate)
     if rate and constant.any():
-        bound = _bound(alpha[constant], n[constant])
+        bound = 100 * _unseen(alpha[constant], n[constant])
         low[constant], high[constant] = value[constant] - bound, value[constant] + bound
     return low, high
 
@@ -237,9 +243,22 @@ def _at_rank(ordered: Array, rank: Array) -> Array:
     return first + (rank - whole) * (second - first)
 
 
-def _bound(alpha: Array | float, n: Counts) -> Array:
-    """Return the exact binomial bound in percentage points for n questions without an event, two-sided."""
-    return 100 * (1 - (np.asarray(alpha) / 2) ** (1 / n))
+def _unseen(alpha: Array | float, n: Counts) -> Array:
+    """Return the largest share of all questions of which n may hold none: exact binomial bound without an event, two-sided."""
+    return 1 - (np.asarray(alpha) / 2) ** (1 / n)
+
+
+def _width_of_unseen(far: Array, n: Counts, level: float) -> Array:
+    """Return the width that unseen far questions take on one side at points without a far question, elsewhere 0, [point].
+
+    Args:
+        far: Distance of the farthest question on that side from the value, [point].
+        n: Number of questions, [point].
+        level: Joint level of all points, in (0, 1).
+    """
+    farthest = np.nanmax(far)
+    lacking = (far > _EQUAL) & (far < _FAR * farthest)
+    return np.where(lacking, _unseen((1 - level) / len(far), n) * farthest, 0.0)
 
 
 def _sup_t(deviations: Array, estimate: Estimate, level: float, limit: float = np.inf) -> tuple[Array, Array]:

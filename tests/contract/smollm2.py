@@ -12,8 +12,16 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import torch
+from einops import einsum
+
 import anchorlens as al
-from anchorlens.models.backend import HAS_HOOKED
+from anchorlens.engine.choose_engine import choose_engine
+from anchorlens.engine.knockout import cut_edges
+from anchorlens.engine.patches import KnockoutBatch
+from anchorlens.models.adapt import adapt
+from anchorlens.models.backend import HAS_HOOKED, LensModel
+from anchorlens.prompts.batches import pad_rows
 
 # File with the numbers of a HookedTransformer, for an environment that has none.
 NUMBERS = "ANCHORLENS_HOOKED_NUMBERS"
@@ -32,16 +40,34 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
         swap = al.swap_sweep(
             model, al.load_qa(name, limit=12), layers=LAYERS, n_donors=1, prompt="fewshot(2)", n_resamples=100, progress=False
         )
-        # Not a probe: fits on few rows turn the rounding of states into differences of whole points.
-        knockout = al.knockout_sweep(
-            model, al.load_qa(name, limit=60), layers=LAYERS[1:3], readout="p_true", n_resamples=100, progress=False
-        )
-        for protocol, sweep in (("swap", swap), ("knockout", knockout)):
-            table = sweep.samples()
-            keys = ("|".join(map(str, row)) for row in table[[key for key in KEYS if key in table]].itertuples(index=False))
-            numbers = zip(100 * table["value_before"], 100 * table["value_after"], table["effect"], strict=True)
-            cells |= {f"{protocol}|{name}|{key}": list(map(float, each)) for key, each in zip(keys, numbers, strict=True)}
+        table = swap.samples()
+        keys = ("|".join(map(str, row)) for row in table[[key for key in KEYS if key in table]].itertuples(index=False))
+        numbers = zip(100 * table["value_before"], 100 * table["value_after"], table["effect"], strict=True)
+        cells |= {f"swap|{name}|{key}": list(map(float, each)) for key, each in zip(keys, numbers, strict=True)}
+        cells |= cut_questions(model, name)
     return cells
+
+
+def cut_questions(model: LensModel, name: str) -> Cells:
+    """Measure the P of a probe with fixed random weights at the last token, with all edges from the first half of the question cut.
+
+    A trained probe is no test of the backend: its fit enlarges rounding differences of the states.
+    """
+    adapter = adapt(model)
+    assert model.tokenizer is not None
+    rows = [model.tokenizer(example.question)["input_ids"] for example in al.load_qa(name, limit=12).examples]
+    batch, ends = pad_rows(rows), [len(row) - 1 for row in rows]
+    edges = cut_edges([range(1 + end // 2) for end in ends], [None] * len(rows), batch.ids.shape[1])
+    cut = KnockoutBatch(batch, torch.arange(len(rows)), torch.tensor(ends), (edges,))
+    engine = choose_engine(adapter, "cone", rows[0])
+    states = engine.knockout_states_all_layers(cut, site="resid_post", layers=range(adapter.n_layers)).double()
+    weights = torch.randn(adapter.n_layers, adapter.d_model, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = 3 * weights / states[0].std((1, 2), keepdim=False)[:, None] / adapter.d_model**0.5
+    points = 100 * einsum(states, weights, "run layer row d_model, layer d_model -> run layer row").sigmoid()
+    return {
+        f"knockout|{name}|{row}|{layer}": [*(pair := points[:, layer, row].tolist()), pair[1] - pair[0]]
+        for row in range(len(rows)) for layer in LAYERS
+    }  # fmt: skip
 
 
 def hooked_cells() -> Cells | None:

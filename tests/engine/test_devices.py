@@ -22,7 +22,6 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.placement import block_devices, device_of, devices_of, inputs_follow_blocks
 from anchorlens.models.memory import free_memory
-from anchorlens.models.shape import Shape
 from anchorlens.prompts.batches import pad_rows
 from tests.engine.make import case, given_swaps, random_rows, swaps_off
 from tests.engine.make import cut_batch_of as cuts_of
@@ -183,7 +182,7 @@ def test_continuations_are_those_of_one_device(tiny, devices, family):
     found = []
     for n in (1, 3):
         adapter = adapt(load(tiny(family), n))
-        cache = adapter.empty_cache()
+        cache = adapter.generation_prefix(torch.tensor([], dtype=torch.long))
         assert [entry.past_keys.device for entry in cache.entries] == block_devices(adapter.model)
         options = {"max_new_tokens": 8, "batch_size": 3}
         found.append(greedy(adapter, prompts, **options, stop=lambda ids: sum(ids) % 4 == 0))
@@ -202,7 +201,7 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
         torch.nn.Module.to(part, SECOND)
     torch.nn.Module.to(live.blocks[0].ln1, FIRST if family == "llama" else SECOND)
     adapter = adapt(live)
-    assert (adapter.devices, Shape.of(live).layers_together) == ((FIRST, SECOND), 2)
+    assert (adapter.devices, adapt(live).shape.layers_together) == ((FIRST, SECOND), 2)
     engine = choose_engine(adapter, "cone", range(30, 50))
     assert engine.name == "cone"
     how, batch = {"site": "resid_pre", "layers": [0, 2], "window": 1}, replace(batch, swaps=batch.swaps[:1])

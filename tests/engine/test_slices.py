@@ -86,7 +86,7 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_s
         stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
         one = adapter.read
         logits = one._apply_final_norm(stream).double() @ unembed.W_U.double() + unembed.b_U
-        exact = one._apply_soft_cap(logits).log_softmax(-1)
+        exact = one._scale(logits).log_softmax(-1)
         tokens = exact.topk(2, -1).indices
         picked, total = one.scores(stream, tokens)
         single = one.logits(stream).log_softmax(-1).gather(1, tokens)

@@ -7,7 +7,7 @@ from scipy import stats
 
 from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
 from anchorlens.results.claims import Claim, Looks, claim_statements
-from anchorlens.results.estimates import LayerEstimate
+from anchorlens.results.estimates import LayerEstimate, LayerEstimates
 from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, SPECIFIC, STANDS, TOO_FEW, Finding, Findings, status_of
 from anchorlens.statistics.bands import band, p_values
 from anchorlens.statistics.resamples import Resamples
@@ -54,11 +54,12 @@ def test_looks_have_intervals_of_the_bonferroni_level_and_p_values_that_agree_wi
 def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():
     """A value within the noise floor makes the others several looks; an area under the curve has no such floor."""
     claims = {"delta_p": Claim("placebo", -1), "auc_drop": Claim("placebo", -1, alone="auc_after")}
-    facts = {
+    facts = LayerEstimates({
         ("delta_p", "placebo"): fact(-5, -9, -1), ("auc_drop", "placebo"): fact(-0.2, -0.3, -0.1),
         ("auc_after", "placebo"): fact(0.9, 0.8, 1.0),
-    }  # fmt: skip
-    looks = Looks(0.975, {key: one._replace(high=0.05) for key, one in facts.items()}, {"delta_p": 0.03, "auc_drop": 0.01})
+    })  # fmt: skip
+    close = LayerEstimates({key: one._replace(high=0.05) for key, one in facts.items()})
+    looks = Looks(0.975, close, {"delta_p": 0.03, "auc_drop": 0.01})
     both = claim_statements(claims, facts, looks, 4, floor=1.0)
     assert [(one.status, one.level, one.p, one.control_value) for one in both] == [
         (STANDS, 0.95, 0.03, None), (STANDS, 0.95, 0.02, 0.9),

@@ -15,6 +15,7 @@ FRAMES = {
     "QAData": {"dropped_frame", "to_frame"},
     "Comparison": {"curves", "table"},
     "Verification": {"cells", "table"},
+    "Diagnosis": {"to_frame"},
 }
 
 

@@ -1,9 +1,13 @@
-"""A sweep is killed at random moments and goes on, until it is done; its tables have to be those of a sweep that was left alone.
+"""A sweep is killed and continued; its tables have to be those of a sweep that was not stopped.
 
     python -m tests.running.kills 50
 
-Children are forked from a process that has loaded the model, so that a kill hits the measuring and writing and not the start. Each
-gets a random time to live; when it runs out, it is killed as ``kill -9`` does it.
+1. ``50`` times at random moments of the measurement and the final write.
+2. At every file operation of the final write, from the first temporary file to the removal of the last part: of a new run, of a run
+   that replaces an older one, and of a result that is saved over an older run.
+
+Children are forked from a process that has loaded the model, so that a kill hits the measuring and writing and not the start. They
+are killed as ``kill -9`` does it.
 """
 
 import argparse
@@ -24,12 +28,19 @@ import pytest
 import torch
 
 import anchorlens as al
+from anchorlens.errors import RunError
 from anchorlens.protocols import base as plug
+from anchorlens.results import saving
+from anchorlens.runs.checksums import find_changed_files
 from anchorlens.runs.journal import SweepJournal, parts_of, shards_in
 from tests.questions.make import capitals
 
 OPTIONS = {"align": "last", "n_donors": 2, "batch_size": 1, "n_spot_checks": 4, "n_resamples": 50, "progress": False}
 TABLES = ("samples", "examples", "curves", "contrasts")
+WRITES = ("new", "replaced", "saved")
+"""Final writes: of a new run, of one that replaces an older run, and of a result that is saved over an older run."""
+# Events of the interpreter before a file operation; a flush has none.
+_OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link")
 
 
 def hashes(run):
@@ -101,6 +112,87 @@ def kills(model, folder, n, seed):
         plug._SHARD_FLOP = before
 
 
+def at_operation(folder, number, counted=None):
+    """From the final write on, kill this process before a file operation below a folder; ``counted``: file for their count."""
+    seen, write, flush = [], saving.write_run, os.fsync
+
+    def operation(*_):
+        if len(seen) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(1)
+        if counted is not None:
+            counted.write_text(str(len(seen)))
+
+    def audit(event, given):
+        if event in _OPERATIONS and str(given[0]).startswith(str(folder)):
+            operation()
+
+    def final_write(*given, **more):
+        os.fsync = lambda opened: (operation(), flush(opened))
+        sys.addaudithook(audit)
+        return write(*given, **more)
+
+    saving.write_run = final_write
+
+
+def _found(out, old, new):
+    """Return what a reader finds after a kill; a run that is there is undamaged."""
+    try:
+        al.load_run(out)
+    except RunError as why:
+        assert "does not exist" in str(why), why
+        assert shards_in(parts_of(out))
+        return "parts"
+    is_new = hashes(out) == new
+    assert is_new or hashes(out) == old
+    assert find_changed_files(out)[0] == []
+    return "new" if is_new else "old"
+
+
+def write_kills(model, home, kind, share=1.0, seed=0):
+    """Kill a final write before each of its file operations, or before a random share of them, and continue.
+
+    Returns:
+        What a reader found after each kill: the ``old`` run, the ``new`` one, or ``parts`` alone.
+
+    Raises:
+        AssertionError: If a run is damaged or lost, if a file of others is lost, or if a temporary file is left at the end.
+    """
+    start, folder, whole, count = home / f"start-{kind}", home / kind, home / f"whole-{kind}", home / "count"
+    sweep, out = partial(al.swap_sweep, model, capitals(6), **OPTIONS), folder / "a"
+    result = sweep(out=whole)
+    old = wanted = hashes(whole)
+    if kind != "saved":
+        sweep(out=start / "a", job=(1, 1))  # all shards, without the final write
+    if kind != "new":
+        old = hashes(sweep(seed=1).save(start / "a", overwrite=True))
+        (start / "a" / "notes.txt").write_text("mine")
+
+    def finish():
+        if kind == "saved":
+            result.save(out, overwrite=True)
+        else:
+            sweep(out=out, resume=True, overwrite=True)
+
+    def child(number, counted=None):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(start, folder)
+        process = fork(lambda: (at_operation(folder, number, counted), finish()))
+        process.join()
+        return process.exitcode
+
+    assert child(None, count) == 0
+    n, found = int(count.read_text()), []
+    for number in sorted(random.Random(seed).sample(range(n), round(share * n))):
+        assert child(number) == -signal.SIGKILL
+        found.append(_found(out, old, wanted))
+        finish()
+        assert hashes(out) == wanted, number
+        assert [file.name for file in folder.iterdir()] == ["a"], number
+        assert find_changed_files(out) == ([], [] if kind == "new" else ["notes.txt"]), number
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kills", type=int, nargs="?", default=50)
@@ -113,9 +205,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         model = al.load_model(str(save_tiny("llama", Path(made) / "tiny")), device="cpu")
         there, finished, differing = kills(model, Path(made), args.kills, args.seed)
-    sys.stdout.write(
-        f"{len(there)} kills, at {', '.join(map(str, there))} shards; finished {finished} times; differing tables: {differing}\n"
-    )
+        sys.stdout.write(
+            f"{len(there)} kills, at {', '.join(map(str, there))} shards; finished {finished} times; differing tables: {differing}\n"
+        )
+        plug._SHARD_FLOP = 1.0
+        for kind in WRITES:
+            found = write_kills(model, Path(made), kind)
+            counts = ", ".join(f"{name} {found.count(name)}" for name in ("parts", "old", "new"))
+            sys.stdout.write(f"final write, {kind}: killed before each of {len(found)} file operations; a reader finds: {counts}\n")
     return 1 if differing or not finished else 0
 
 

@@ -20,7 +20,7 @@ from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.merging import copy_parts, refuse_missing
 from anchorlens.runs.status import status_of
 from tests.questions.make import capitals
-from tests.running.kills import fork, hashes, interrupt, kills
+from tests.running.kills import WRITES, fork, hashes, interrupt, kills, write_kills
 from tests.shell import ROOT
 from tests.tiers import fast
 
@@ -176,6 +176,16 @@ def test_a_sweep_that_is_killed_at_random_moments(tiny_model, tmp_path):
     assert len(there) == 3
     assert finished >= 1, seed
     assert not differing, (seed, there)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_final_write_that_is_killed_before_a_file_operation(tiny_model, tmp_path, kind):
+    """A tenth of them; ``python -m tests.running.kills`` takes all."""
+    seed = random.randrange(10**6)
+    found = write_kills(tiny_model("llama"), tmp_path, kind, 0.1, seed)
+    assert set(found) <= {"parts" if kind == "new" else "old", "new"}, seed
 
 
 # --- options of workers --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
-from anchorlens.models.hooked.streaming import stream_of
+from anchorlens.models.backend import stream_of
 from anchorlens.protocols.planning import MemoryBudget
 from tests.models.tiny import llama, random_model, save_model
 from tests.questions.make import capitals

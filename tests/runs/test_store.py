@@ -25,7 +25,8 @@ TABLES = {
 }
 SWEEP = {
     "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa"},
-    "model": {"name": "m", "weights_sha256": ""}, "data": {"name": "d", "source": "s", "sha256": ""},
+    "model": {"name": "m", "weights_sha256": "", "backend": "hooked", "weights_processed": False},
+    "data": {"name": "d", "source": "s", "sha256": ""},
     "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {},
     "rows": {"examples": 1, "samples": 1, "curves": 1},
 }  # fmt: skip

@@ -34,7 +34,7 @@ _RECURRENT = ("linear_attn", "mamba", "mixer", "ssm", "conv")
 _DYNAMIC_ROPE = ("dynamic", "longrope")
 
 
-def wrapped(module: Any) -> Any:
+def unwrap(module: Any) -> Any:
     """Return the Hugging Face module inside a bridge's component; other modules unchanged."""
     inside = getattr(module, "original_component", None)
     return module if inside is None else inside
@@ -73,12 +73,12 @@ def _find_in_block(block: Any, config: PretrainedConfig, layer: int) -> str | No
         for cls in _ATTENTION
     ):
         return f"attention of type {type(attn).__name__}"
-    inside = wrapped(attn)
+    inside = unwrap(attn)
     scaled = getattr(inside, "key_multiplier", None) is not None
     if scaled or getattr(block.config, "gated_q_proj", False) or "gate" in attn.submodules:
         return "gated or scaled attention"
     for name in ("q", "k", "v", "o"):
-        kind = type(wrapped(getattr(attn, name, None)))
+        kind = type(unwrap(getattr(attn, name, None)))
         if kind not in (nn.Linear, Conv1D):
             return f"a projection of type {kind.__name__}"
     try:
@@ -131,7 +131,7 @@ class BridgeBlock(Block):
         self.layer, self.block, self.rotary = layer, model.blocks[layer], rotary
         self.attn: Any = self.block.attn
         hf: Any = model.original_model
-        inside, config = wrapped(self.attn), text_config(hf.config)
+        inside, config = unwrap(self.attn), text_config(hf.config)
         self.parallel = isinstance(self.block, ParallelBlockBridge)
         cap = getattr(inside, "attn_logit_softcapping", None)
         self.soft_cap = float(cap) if cap else None
@@ -154,12 +154,12 @@ class BridgeBlock(Block):
     @property
     @override
     def device(self) -> torch.device:
-        return wrapped(self.attn.q).weight.device
+        return unwrap(self.attn.q).weight.device
 
     @property
     @override
     def sinks(self) -> Float[Tensor, "head"] | None:
-        return getattr(wrapped(self.attn), "sinks", None)
+        return getattr(unwrap(self.attn), "sinks", None)
 
     @property
     @override
@@ -225,7 +225,7 @@ class BridgeBlock(Block):
 
 def apply_norm(module: Any, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
     """Apply a norm as the bridge does."""
-    inside: Any = wrapped(module)
+    inside: Any = unwrap(module)
     eps = next((e for name in ("eps", "variance_epsilon") if (e := getattr(inside, name, None)) is not None), None)
     if isinstance(module, (LayerNormPreBridge, RMSNormPreBridge)):
         config: Any = module.config
@@ -263,7 +263,7 @@ def _apply(function: Callable[[Tensor], Tensor], heads: Heads) -> Heads:
 
 def _weights(linear: Any) -> tuple[Float[Tensor, "inner outer"], Float[Tensor, "outer"] | None]:
     """Return weight and bias of a projection."""
-    inside = wrapped(linear)
+    inside = unwrap(linear)
     return (inside.weight if isinstance(inside, Conv1D) else inside.weight.T), inside.bias
 
 
@@ -277,10 +277,10 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
     """Return a function that writes the output of an MLP for normed tokens into its second argument."""
     processed = bool(getattr(mlp, "_use_processed_weights", False))
     is_gated = type(mlp) in (GatedMLPBridge, JointGateUpMLPBridge)
-    inside = wrapped(mlp)
+    inside = unwrap(mlp)
     act: Any = next((f for name in ("activation_fn", "act_fn", "act") if callable(f := getattr(inside, name, None))), None)
     act = resolve_activation_fn(mlp.config) if processed else act
-    parts = [wrapped(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
+    parts = [unwrap(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
     if act is None or not (is_gated or type(mlp) is MLPBridge) or not all(type(part) in (nn.Linear, Conv1D) for part in parts):
 
         def run(normed: Tokens, out: Tokens) -> None:

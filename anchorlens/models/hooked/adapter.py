@@ -20,6 +20,7 @@ from anchorlens.models.devices import without_autocast
 from anchorlens.models.hooked.blocks import HookedBlock, final_norm, find_unsupported_feature, find_user_hook
 from anchorlens.models.hooked.greedy import greedy_batch
 from anchorlens.models.hooked.placement import block_devices, devices_of, inputs_follow_blocks
+from anchorlens.models.hooked.rotary import rotary_gap
 from anchorlens.models.hooked.streaming import load_block
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
@@ -127,6 +128,14 @@ class HookedAdapter(Adapter):
     @override
     def find_user_hook(self) -> str | None:
         return find_user_hook(self._model)
+
+    @override
+    def reference(self) -> str:
+        return "a live HookedTransformer has no Hugging Face model"
+
+    @override
+    def rotary_gap(self) -> float | None:
+        return rotary_gap(self._model)
 
 
 @contextmanager

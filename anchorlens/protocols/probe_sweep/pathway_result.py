@@ -12,7 +12,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.missing_values import without_nulls
-from anchorlens.results.estimates import LayerEstimate, estimates_at
+from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, FLIP, P
 from anchorlens.statistics.bands import band
@@ -213,9 +213,9 @@ class PathwayResult(SweepResult):
         columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
         return {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
 
-    def facts(self, layer: int) -> dict[tuple[str, str], LayerEstimate]:
+    def facts(self, layer: int) -> LayerEstimates:
         """Return (quantity, control) -> fact of the contrasts at a layer."""
-        return dict(estimates_at(self.contrasts(all_columns=True), layer))
+        return estimates_at(self.contrasts(all_columns=True), layer)
 
 
 def _average_draws(groups: Sequence[GroupCurve]) -> GroupCurve:

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
+from anchorlens.errors import RunError
 from anchorlens.protocols.knockout.findings import PARTIAL_LEVEL, knockout_findings, layers_standing
 from anchorlens.results.claims import Looks
 from anchorlens.results.estimates import LayerEstimate, align_columns, estimates_at, format_ranges, join_with_and
@@ -214,3 +215,10 @@ def test_small_words():
     assert align_columns([("a", "bb"), ("ccc", "d")]) == "  a    bb\n  ccc  d"
     assert LayerEstimate(-0.001, -0.1, 0.2, -1, 1, 5).to_text() == "0.0 [-0.1, +0.2]"
     assert not LayerEstimate(NAN, NAN, NAN, NAN, NAN, 0).off_zero
+
+
+def test_an_estimate_that_a_file_lacks_is_named():
+    facts = estimates_at(frame(FOUND), 7)
+    assert facts.get(("other", "none")) is None
+    with pytest.raises(RunError, match=r"^The run is damaged: its contrasts have no other of control 'none'\. Make"):
+        facts["other", "none"]

@@ -1,0 +1,62 @@
+"""Checks of the tokenizer: BOS and padding."""
+
+from dataclasses import replace
+
+from jinja2 import TemplateError
+
+from anchorlens.diagnosis.case import Case, count_faults, not_applicable
+from anchorlens.diagnosis.model_check import WARNING, ModelCheck
+from anchorlens.models.card import adds_bos, with_bos
+
+_TEXT, _LONGER = "The capital of France is", "Q: What is the capital of France?\nA: The capital of France is"
+
+
+def check_bos(case: Case) -> ModelCheck:
+    """Count BOS at the start of tokenized texts, also of a text and of a chat template that begin with BOS."""
+    tokenizer, model = case.adapter.tokenizer, case.adapter.model
+    if tokenizer is None:
+        return not_applicable("the model has no tokenizer")
+    bos = tokenizer.bos_token_id
+    if not isinstance(bos, int):
+        return not_applicable("the tokenizer has no BOS token")
+
+    def leading(ids: list[int]) -> int:
+        return next((n for n, token in enumerate(ids) if token != bos), len(ids))
+
+    def encode(text: str) -> int:
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # pyright: ignore
+        return leading(with_bos(tokenizer, ids, add_bos))
+
+    add_bos = adds_bos(tokenizer)
+    counts = {
+        "the tokenizer": leading(list(tokenizer(_TEXT)["input_ids"])),  # pyright: ignore[reportArgumentType]
+        "model.to_tokens": leading(model.to_tokens(_TEXT)[0].tolist()),
+        "a text without BOS": encode(_TEXT),
+        "a text with BOS": encode(f"{tokenizer.bos_token}{_TEXT}"),
+    }
+    if tokenizer.chat_template:
+        try:
+            chat = tokenizer.apply_chat_template([{"role": "user", "content": _TEXT}], tokenize=False)
+            counts["the chat template"] = encode(str(chat))
+        except TemplateError:
+            pass  # a template may refuse a single message of the user
+    faults = [f"{name}: BOS {n} times" for name, n in counts.items() if n > 1]
+    found = count_faults(faults, f"BOS {'once' if add_bos else 'not added; once where the text has it'}")
+    if not faults and counts["model.to_tokens"] != counts["the tokenizer"]:
+        detail = f"BOS by model.to_tokens: {counts['model.to_tokens']} times; by the tokenizer: {counts['the tokenizer']} times"
+        return replace(found, status=WARNING, detail=f"{detail}, as in anchorlens")
+    return found
+
+
+def check_padding(case: Case) -> ModelCheck:
+    """Check that the tokenizer and ``model.to_tokens`` pad on the right."""
+    tokenizer, model = case.adapter.tokenizer, case.adapter.model
+    if tokenizer is None:
+        return not_applicable("the model has no tokenizer")
+    side = tokenizer.padding_side
+    faults = [] if side == "right" else [f"padding_side={side!r}"]
+    if not faults and tokenizer.pad_token is not None:
+        alone, together = model.to_tokens(_TEXT)[0], model.to_tokens([_LONGER, _TEXT])[1]
+        if together[: len(alone)].tolist() != alone.tolist():
+            faults.append("model.to_tokens moves a row when it pads it")
+    return count_faults(faults, f"padding_side={side!r}")

@@ -1,0 +1,71 @@
+"""Replacement of ``transformer_lens.patching`` with the same names, signatures and results, on the cone engine where possible.
+
+``from anchorlens import patching`` is the only line to change. The cone engine computes only what a patch can reach:
+
+- ``get_act_patch_resid_pre``, ``_resid_mid``, ``_attn_out``, ``_mlp_out`` and ``_block_every`` run on the cone engine;
+- patches of heads and patterns, and any other setter, run one full forward pass per cell, as in TransformerLens;
+- so does every call that the cone engine cannot serve; a warning gives the reason.
+
+Values that are patched in come from the given ``clean_cache``, also where it was edited by hand. Differences from TransformerLens:
+no gradient flows through the result, and a cell whose clean and corrupted activations agree within 1e-5 has the corrupted value.
+"""
+
+from anchorlens.patching.functions import (
+    get_act_patch_attn_head_all_pos_every,
+    get_act_patch_attn_head_by_pos_every,
+    get_act_patch_attn_head_k_all_pos,
+    get_act_patch_attn_head_k_by_pos,
+    get_act_patch_attn_head_out_all_pos,
+    get_act_patch_attn_head_out_by_pos,
+    get_act_patch_attn_head_pattern_all_pos,
+    get_act_patch_attn_head_pattern_by_pos,
+    get_act_patch_attn_head_pattern_dest_src_pos,
+    get_act_patch_attn_head_q_all_pos,
+    get_act_patch_attn_head_q_by_pos,
+    get_act_patch_attn_head_v_all_pos,
+    get_act_patch_attn_head_v_by_pos,
+    get_act_patch_attn_out,
+    get_act_patch_block_every,
+    get_act_patch_mlp_out,
+    get_act_patch_resid_mid,
+    get_act_patch_resid_pre,
+)
+from anchorlens.patching.generic import generic_activation_patch
+from anchorlens.patching.setters import (
+    layer_head_dest_src_pos_pattern_patch_setter,
+    layer_head_pattern_patch_setter,
+    layer_head_pos_pattern_patch_setter,
+    layer_head_vector_patch_setter,
+    layer_pos_head_vector_patch_setter,
+    layer_pos_patch_setter,
+    make_df_from_ranges,
+)
+
+__all__ = [
+    "generic_activation_patch",
+    "get_act_patch_attn_head_all_pos_every",
+    "get_act_patch_attn_head_by_pos_every",
+    "get_act_patch_attn_head_k_all_pos",
+    "get_act_patch_attn_head_k_by_pos",
+    "get_act_patch_attn_head_out_all_pos",
+    "get_act_patch_attn_head_out_by_pos",
+    "get_act_patch_attn_head_pattern_all_pos",
+    "get_act_patch_attn_head_pattern_by_pos",
+    "get_act_patch_attn_head_pattern_dest_src_pos",
+    "get_act_patch_attn_head_q_all_pos",
+    "get_act_patch_attn_head_q_by_pos",
+    "get_act_patch_attn_head_v_all_pos",
+    "get_act_patch_attn_head_v_by_pos",
+    "get_act_patch_attn_out",
+    "get_act_patch_block_every",
+    "get_act_patch_mlp_out",
+    "get_act_patch_resid_mid",
+    "get_act_patch_resid_pre",
+    "layer_head_dest_src_pos_pattern_patch_setter",
+    "layer_head_pattern_patch_setter",
+    "layer_head_pos_pattern_patch_setter",
+    "layer_head_vector_patch_setter",
+    "layer_pos_head_vector_patch_setter",
+    "layer_pos_patch_setter",
+    "make_df_from_ranges",
+]

@@ -1,0 +1,146 @@
+"""Equality with ``transformer_lens.patching``, and the calls that the cone engine refuses."""
+
+import inspect
+import re
+import warnings
+
+import pandas as pd
+import pytest
+import torch
+import transformer_lens.patching as theirs
+
+from anchorlens import patching as ours
+from anchorlens.errors import InputError
+from tests.engine.make import random_rows
+from tests.tiers import fast
+
+FAMILIES = ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"]
+GRIDS = ("resid_pre", "resid_mid", "attn_out", "mlp_out")
+FUNCTIONS = sorted(name for name in vars(theirs) if name.startswith("get_act_patch_"))
+
+
+def last(logits):
+    return (logits[:, -1, 7] - logits[:, -1, 9]).mean()
+
+
+def several(logits):
+    return logits[:, [2, -3], 5].sum() - logits[0, 4, 1]
+
+
+def softmax(logits):
+    return logits[:, -2].softmax(-1)[:, 3].mean()
+
+
+def everything(logits):
+    return logits.log_softmax(-1)[..., 11].mean()
+
+
+METRICS = {"last": last, "several": several, "softmax": softmax, "all": everything}
+
+
+def prompts(n_rows, first_difference=0, length=7):
+    """Clean and corrupted tokens that are equal before ``first_difference``."""
+    clean = torch.tensor(random_rows((length,) * n_rows, 3))
+    corrupted = torch.tensor(random_rows((length,) * n_rows, 4))
+    corrupted[:, :first_difference] = clean[:, :first_difference]
+    return clean, corrupted
+
+
+def cached(model, clean):
+    with torch.no_grad():
+        return model.run_with_cache(clean)[1]
+
+
+def compare(function, *args):
+    """Return both results and their largest difference as a share of the metric's range."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, wanted = getattr(ours, function)(*args), getattr(theirs, function)(*args)
+    assert found.shape == wanted.shape
+    return found, wanted, float((found - wanted).abs().max() / (wanted.max() - wanted.min()))
+
+
+def test_all_names_are_there():
+    assert len(FUNCTIONS) == 18
+    names = [name for name, value in vars(theirs).items() if name.endswith("_setter") or name in FUNCTIONS]
+    assert {*names, "generic_activation_patch", "make_df_from_ranges"} == set(ours.__all__)
+    parameters = [list(inspect.signature(module.generic_activation_patch).parameters) for module in (ours, theirs)]
+    assert parameters[0] == parameters[1]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("family", fast(["gpt2", "llama", "gemma2"], FAMILIES))
+def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, name, recwarn):
+    model = tiny_model(family)
+    clean, corrupted = prompts(2, first_difference=2)
+    cache = cached(model, clean)
+    for metric in METRICS.values():
+        found, _, gap = compare(f"get_act_patch_{name}", model, corrupted, cache, metric)
+        assert gap < 1e-4, metric.__name__
+        assert found.std() > 0
+    assert not [w for w in recwarn if "one forward pass" in str(w.message)]
+
+
+@pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS}))
+@pytest.mark.parametrize("family", fast(["llama"], FAMILIES))
+def test_other_functions(tiny_model, family, function):
+    model = tiny_model(family)
+    clean, corrupted = prompts(1, length=4)
+    assert compare(function, model, corrupted, cached(model, clean), softmax)[2] < 1e-4
+
+
+def test_values_come_from_the_given_cache(tiny_model):
+    model = tiny_model("llama")
+    clean, corrupted = prompts(2)
+    cache = cached(model, clean)
+    cache.cache_dict["blocks.1.hook_resid_pre"] = 2 * cache["blocks.1.hook_resid_pre"] + 0.1
+    assert compare("get_act_patch_resid_pre", model, corrupted, cache, last)[2] < 1e-4
+
+
+def test_one_clean_row_is_used_for_all_rows(tiny_model):
+    model = tiny_model("gpt2")
+    clean, _ = prompts(1)
+    _, corrupted = prompts(3)
+    assert compare("get_act_patch_mlp_out", model, corrupted, cached(model, clean), last)[2] < 1e-4
+
+
+def test_indices_in_a_frame(tiny_model):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1)
+    cache, frame = cached(model, clean), pd.DataFrame([(2, 3), (0, 5), (1, 1)], columns=["layer", "pos"])
+    args = (model, corrupted, cache, last, theirs.layer_pos_patch_setter, "resid_pre")
+    with torch.no_grad():
+        found, indices = ours.generic_activation_patch(*args, index_df=frame, return_index_df=True)
+        wanted = theirs.generic_activation_patch(*args, index_df=frame)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert indices is frame
+    with pytest.raises(InputError, match="exactly one"):
+        ours.generic_activation_patch(*args, index_df=frame, index_axis_names=("layer", "pos"))
+
+
+def half(activation, index, clean):
+    activation[:, index[1]] = 0.5 * (activation[:, index[1]] + clean[:, index[1]])
+    return activation
+
+
+def test_a_setter_of_the_user_runs_one_pass_per_cell_and_says_so(tiny_model):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1, length=4)
+    args = (model, corrupted, cached(model, clean), last, half, "resid_pre", ("layer", "pos"))
+    with pytest.warns(
+        UserWarning, match=re.escape("resid_pre: one forward pass per cell is run, because the cone engine has no half")
+    ):
+        found = ours.generic_activation_patch(*args)
+    with torch.no_grad():
+        torch.testing.assert_close(found, theirs.generic_activation_patch(*args), atol=1e-6, rtol=1e-6)
+
+
+def test_a_metric_that_reads_where_the_search_does_not_see_it_is_found_by_the_spot_checks(tiny_model, monkeypatch):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1)
+    monkeypatch.setattr("anchorlens.patching.cone_grid._find_reads", lambda metric, logits: [6])
+    with pytest.warns(UserWarning, match="because a spot check of layer"):
+        found = ours.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
+    with torch.no_grad():
+        wanted = theirs.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
