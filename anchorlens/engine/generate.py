@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from anchorlens.engine.cost import BUFFERS, rows_bytes, rows_per_batch
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapter import Adapter, NextTokens
 from anchorlens.models.memory import free_memory
 from anchorlens.prompts.batches import common_prefix
 
@@ -49,10 +51,25 @@ def greedy(
             prefix = adapter.generation_prefix(torch.tensor(list(rows[0][:shared]), dtype=torch.long, device="cpu"))
         for start in range(0, len(by_length), size):
             chunk = by_length[start : start + size]
-            new = adapter.generate([prompts[i] for i in chunk], prefix, [room[i] for i in chunk], stop)
+            next_tokens = adapter.decoder([prompts[i] for i in chunk], prefix)
+            new = _decode(next_tokens, [room[i] for i in chunk], stop)
             for i, ids in zip(chunk, new, strict=True):
                 out[i] = ids
             on_batch(len(chunk))
+    return out
+
+
+def _decode(next_tokens: NextTokens, room: Sequence[int], stop: Callable[[list[int]], bool]) -> list[list[int]]:
+    """Generate tokens of each row of a batch until it has ``room[row]`` tokens or ``stop(new_ids)`` is True."""
+    out: list[list[int]] = [[] for _ in room]
+    running = rows = list(range(len(room)))
+    last: Int[Tensor, "row"] | None = None
+    while rows:
+        running = [running[row] for row in rows]
+        chosen = next_tokens(rows, None if last is None else last[rows])
+        for i, token in zip(running, chosen.tolist(), strict=True):
+            out[i].append(token)
+        rows, last = [row for row, i in enumerate(running) if len(out[i]) < room[i] and not stop(out[i])], chosen
     return out
 
 

@@ -25,6 +25,9 @@ SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
 # Name of a hook point, and the function of (value, hook point) that is applied to its value.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, Any], Tensor]]
 
+# (rows of the last call that go on, their last tokens or None at first) -> the likeliest next token of each of these rows.
+NextTokens: TypeAlias = Callable[[list[int], Int[Tensor, "row"] | None], Int[Tensor, "row"]]
+
 # A named site, or a function from a layer to the name of a hook that carries [example pos d_model].
 SiteLike: TypeAlias = "str | Callable[[int], str]"
 ReadSite: TypeAlias = tuple[SiteLike, int]
@@ -130,16 +133,11 @@ class Adapter(ABC):
 
     @abstractmethod
     def generation_prefix(self, ids: Int[Tensor, "pos"]) -> Any:
-        """Run tokens that all prompts share, possibly none, for :meth:`generate`."""
+        """Run tokens that all prompts share, possibly none, for :meth:`decoder`."""
 
     @abstractmethod
-    def generate(
-        self, prompts: Sequence[Sequence[int]], prefix: Any, room: Sequence[int], stop: Callable[[list[int]], bool]
-    ) -> list[list[int]]:
-        """Generate greedily after each prompt, up to ``room[i]`` tokens or until ``stop(new_ids)`` is True.
-
-        ``prefix``: result of :meth:`generation_prefix` for the first tokens of all prompts.
-        """
+    def decoder(self, prompts: Sequence[Sequence[int]], prefix: Any) -> NextTokens:
+        """Return a function that computes the likeliest next token of each row; ``prefix``: of :meth:`generation_prefix`."""
 
     @abstractmethod
     def blocks(self) -> Blocks:

@@ -22,8 +22,8 @@ _EQUAL = 1e-5
 # Positions that are patched in one pass, and rows that are unembedded at once.
 _POSITIONS = 8
 _ROWS = 64
-# Relative tolerance of a spot check, and its number of cells.
-_TOLERANCE = 1e-3
+# Tolerance of a spot check, relative to the range of the metric and to its value; number of cells.
+_TOLERANCE = (1e-3, 1e-5)
 _CHECKS = 2
 
 
@@ -122,7 +122,7 @@ def measure_grid(
     spread = max(values.values()) - min(values.values())
     for index in checked:
         exact = measure_cell(index)
-        if not abs(values[index] - exact) <= _TOLERANCE * max(spread, abs(exact)):
+        if not abs(values[index] - exact) <= _TOLERANCE[0] * spread + _TOLERANCE[1] * abs(exact):
             return (
                 None,
                 f"a spot check of layer {index[0]}, position {index[1]} gave {exact:.6g}, the cone engine {values[index]:.6g}",

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from typing_extensions import override
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter, Hook
+from anchorlens.models.adapter import Adapter, Hook, NextTokens
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.bridge.blocks import (
     BridgeBlock,
@@ -130,45 +130,42 @@ class BridgeAdapter(Adapter):
         """Do nothing: transformers' cache holds rotated keys, which a row with padding could not use."""
 
     @override
-    @torch.no_grad()
-    def generate(
-        self, prompts: Sequence[Sequence[int]], prefix: Any, room: Sequence[int], stop: Callable[[list[int]], bool]
-    ) -> list[list[int]]:
-        """Generate greedily with transformers' cache, in a batch padded on the left; recurrent models run whole rows every time."""
+    def decoder(self, prompts: Sequence[Sequence[int]], prefix: Any) -> NextTokens:
+        """Continue the prompts with transformers' cache, padded on the left; recurrent models run whole rows every time."""
         if not self.has_prefix_cache:
-            return self._generate_without_cache(prompts, room, stop)
+            return self._decoder_without_cache(prompts)
         width = max(len(ids) for ids in prompts)
-        step = torch.tensor([[0] * (width - len(ids)) + list(ids) for ids in prompts], device=self.device)
+        first = torch.tensor([[0] * (width - len(ids)) + list(ids) for ids in prompts], device=self.device)
         pads = torch.tensor([width - len(ids) for ids in prompts], device=self.device)[:, None]
-        mask = (torch.arange(width, device=self.device) >= pads).long()
-        cache, out, running = DynamicCache(), list[list[int]]([] for _ in prompts), list(range(len(prompts)))
-        for _ in range(max(room)):
-            stream = self._run_until(self._last, step, attention_mask=mask, past_key_values=cache, use_cache=True)
-            chosen = self.read.logits(stream[:, -1]).argmax(-1).to(self.device)
-            for i, token in zip(running, chosen.tolist(), strict=True):
-                out[i].append(token)
-            rows = [row for row, i in enumerate(running) if len(out[i]) < room[i] and not stop(out[i])]
-            if not rows:
-                break
-            if len(rows) < len(running):
-                running, chosen, mask = [running[row] for row in rows], chosen[rows], mask[rows]
-                cache.batch_select_indices(torch.tensor(rows, device=self.device))
-            step, mask = chosen[:, None], torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
-        return out
+        mask, cache = (torch.arange(width, device=self.device) >= pads).long(), DynamicCache()
 
-    def _generate_without_cache(
-        self, prompts: Sequence[Sequence[int]], room: Sequence[int], stop: Callable[[list[int]], bool]
-    ) -> list[list[int]]:
-        out, running = list[list[int]]([] for _ in prompts), list(range(len(prompts)))
-        while running:
-            batch = pad_sequence([torch.tensor([*prompts[i], *out[i]], device=self.device) for i in running], batch_first=True)
-            last = torch.tensor([len(prompts[i]) + len(out[i]) - 1 for i in running], device=self.device)
-            stream = self.forward(batch, (torch.arange(batch.shape[1], device=self.device) <= last[:, None]).long())
-            chosen = self.read.logits(stream[range(len(running)), last]).argmax(-1)
-            for i, token in zip(running, chosen.tolist(), strict=True):
-                out[i].append(token)
-            running = [i for i in running if len(out[i]) < room[i] and not stop(out[i])]
-        return out
+        def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
+            nonlocal mask
+            if last is not None:
+                if len(rows) < len(mask):
+                    cache.batch_select_indices(torch.tensor(rows, device=self.device))
+                mask = torch.cat([mask[rows], mask.new_ones(len(rows), 1)], 1)
+            step = first if last is None else last[:, None]
+            stream = self._run_until(self._last, step, attention_mask=mask, past_key_values=cache, use_cache=True)
+            return self._likeliest(stream[:, -1])
+
+        return next_tokens
+
+    def _decoder_without_cache(self, prompts: Sequence[Sequence[int]]) -> NextTokens:
+        texts = [list(ids) for ids in prompts]
+
+        def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
+            if last is not None:
+                texts[:] = [[*texts[row], token] for row, token in zip(rows, last.tolist(), strict=True)]
+            batch = pad_sequence([torch.tensor(ids, device=self.device) for ids in texts], batch_first=True)
+            ends = torch.tensor([len(ids) - 1 for ids in texts], device=self.device)
+            stream = self.forward(batch, (torch.arange(batch.shape[1], device=self.device) <= ends[:, None]).long())
+            return self._likeliest(stream[range(len(texts)), ends])
+
+        return next_tokens
+
+    def _likeliest(self, stream: Float[Tensor, "row d_model"]) -> Int[Tensor, "row"]:
+        return self.read.logits(stream).argmax(-1).to(self.device)
 
     @override
     def blocks(self) -> Blocks:

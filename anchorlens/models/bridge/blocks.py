@@ -136,8 +136,7 @@ class BridgeBlock(Block):
         cap = getattr(inside, "attn_logit_softcapping", None)
         self.soft_cap = float(cap) if cap else None
         self.adjacent_pairs = bool(getattr(model.cfg, "rotary_adjacent_pairs", False))
-        # OLMo 2 and 3 apply norms to the outputs of attention and MLP.
-        # Norms after attention and MLP: ln1 and ln2 in 3.9 (OLMo 2), ln1_post and ln2_post in 4.x.
+        # OLMo 2 and 3 apply norms to the outputs of attention and MLP: ln1 and ln2 in 3.9, ln1_post and ln2_post in 4.x.
         self.norms_after = bool(self.block.mlp_reads_resid_directly) and "ln1_post" not in self.block.submodules
         self._window = layer_window(config, layer)
         self._rope = "local" if self._window is not None else "global"

@@ -1,8 +1,7 @@
 """Adapter of a HookedTransformer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from einops import repeat
@@ -13,12 +12,12 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 from typing_extensions import override
 
-from anchorlens.models.adapter import Adapter, Hook
+from anchorlens.models.adapter import Adapter, Hook, NextTokens
 from anchorlens.models.backend import stream_of
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.devices import without_autocast
 from anchorlens.models.hooked.blocks import HookedBlock, final_norm, find_unsupported_feature, find_user_hook
-from anchorlens.models.hooked.greedy import greedy_batch
+from anchorlens.models.hooked.greedy import make_decoder
 from anchorlens.models.hooked.placement import block_devices, devices_of, inputs_follow_blocks
 from anchorlens.models.hooked.rotary import rotary_gap
 from anchorlens.models.hooked.streaming import load_block
@@ -111,10 +110,8 @@ class HookedAdapter(Adapter):
         return cache
 
     @override
-    def generate(
-        self, prompts: Sequence[Sequence[int]], prefix: Any, room: Sequence[int], stop: Callable[[list[int]], bool]
-    ) -> list[list[int]]:
-        return greedy_batch(self, prompts, prefix, room, stop)
+    def decoder(self, prompts: Sequence[Sequence[int]], prefix: TransformerLensKeyValueCache) -> NextTokens:
+        return make_decoder(self, prompts, prefix)
 
     @override
     def blocks(self) -> Blocks:

@@ -1,6 +1,6 @@
 """Greedy generation of one batch with TransformerLens's key-value cache."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Int
@@ -8,51 +8,31 @@ from torch import Tensor
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
-from anchorlens.models.adapter import Adapter
+from anchorlens.models.adapter import Adapter, NextTokens
 
 
-def greedy_batch(
-    adapter: Adapter,
-    prompts: Sequence[Sequence[int]],
-    prefix: TransformerLensKeyValueCache,
-    room: Sequence[int],
-    stop: Callable[[list[int]], bool],
-) -> list[list[int]]:
-    """Generate after each prompt, padded on the left.
+def make_decoder(adapter: Adapter, prompts: Sequence[Sequence[int]], prefix: TransformerLensKeyValueCache) -> NextTokens:
+    """Return a function that continues the prompts, padded on the left.
 
     Positions are counted without padding, so positions and sliding windows are those of the row alone.
     """
     width, cached = max(len(ids) for ids in prompts), prefix.previous_attention_mask.shape[1]
     padding = [width - len(ids) for ids in prompts]
     padded = [[0] * pad + list(ids) for pad, ids in zip(padding, prompts, strict=True)]
-    step = torch.tensor(padded, dtype=torch.long, device="cpu").to(adapter.device)[:, cached:]
+    first = torch.tensor(padded, dtype=torch.long, device="cpu").to(adapter.device)[:, cached:]
     pads = torch.tensor(padding, dtype=torch.long, device="cpu").to(adapter.device)[:, None]
     mask = (torch.arange(width, device=adapter.device) >= pads).long()
     # The prefix is shifted by each row's padding; cached keys are not rotated yet. Columns that no longer fit are run again.
     cache = _select_columns(prefix, (torch.arange(cached, device=adapter.device) - pads).clamp(min=0), mask[:, :cached])
-    mask = mask[:, cached:]
-    out: list[list[int]] = [[] for _ in prompts]
-    running = list(range(len(prompts)))
-    for _ in range(max(room)):
-        chosen = _next_tokens(adapter, step, mask, cache)
-        for i, token in zip(running, chosen.tolist(), strict=True):
-            out[i].append(token)
-        rows = [row for row, i in enumerate(running) if len(out[i]) < room[i] and not stop(out[i])]
-        if not rows:
-            break
-        if len(rows) < len(running):
-            running, chosen = [running[row] for row in rows], chosen[rows]
+
+    def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
+        if last is not None and len(rows) < len(cache.previous_attention_mask):
             _keep_rows(cache, rows)
-        step = chosen[:, None]
-        mask = torch.ones_like(step)
-    return out
+        step = first if last is None else last[:, None]
+        stream = adapter.forward(step, mask[:, cached:] if last is None else torch.ones_like(step), cache=cache)
+        return adapter.read.logits(stream[:, -1]).argmax(-1).to(adapter.device)
 
-
-def _next_tokens(
-    adapter: Adapter, ids: Int[Tensor, "row pos"], mask: Int[Tensor, "row pos"], cache: TransformerLensKeyValueCache
-) -> Int[Tensor, "row"]:
-    """Return the likeliest next token of each row, on the embedding's device, and extend the cache."""
-    return adapter.read.logits(adapter.forward(ids, mask, cache=cache)[:, -1]).argmax(-1).to(adapter.device)
+    return next_tokens
 
 
 def _select_columns(
