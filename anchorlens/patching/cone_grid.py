@@ -11,6 +11,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import capture
+from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import SITES, Adapter
 from anchorlens.models.backend import LensModel
@@ -83,10 +84,15 @@ def measure_grid(
 
     Returns:
         The metric of each index and "", or None and the reason why the numbers cannot be used.
+
+    Raises:
+        InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are parallel.
     """
     adapter = adapt(model)
     if site not in adapter.sites:
-        return None, f"the model has no {site}"
+        raise InputError(
+            f"activation_name={site!r}: the model has none. Give one of {', '.join(adapter.sites)}.", argument="activation_name"
+        )
     ids = tokens.to(adapter.device)
     engine = choose_engine(adapter, "cone", ids[0].tolist(), [site])
     if engine.name != "cone":

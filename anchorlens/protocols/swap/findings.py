@@ -145,7 +145,9 @@ def swap_findings(result: SweepResult) -> Findings:
     if len(rows) > _MOST_ROWS:
         rows[_MOST_ROWS:] = [(f"and {len(rows) - _MOST_ROWS} more: contrasts()", *[""] * (len(_COLUMNS) - 1))]
     headline = _headline(what, facts, statuses)
-    return Findings(statements, headline, warnings, tuple(rows), _COLUMNS, tuple(note for note in notes if note))
+    used = [i for i in range(len(_COLUMNS)) if any(row[i] for row in rows)]  # too few questions have no numbers and no layers
+    table, heads = tuple(tuple(row[i] for i in used) for row in rows), tuple(_COLUMNS[i] for i in used)
+    return Findings(statements, headline, warnings, table, heads, tuple(note for note in notes if note))
 
 
 def _reason_for_no_claim(config: Mapping[str, Any], curves: pd.DataFrame, facts: Facts) -> str:

@@ -286,6 +286,8 @@ def test_with_few_questions_no_layers_are_named(effect, n):
     assert told["exact_question", "same_role", "localised"] == told["exact_question", "norm_matched", "content"] == set()
     assert result.findings.headline.startswith("Localised at exact_question: P of the answer falls")
     assert result.findings.notes[0] == "With 14 questions no layers are named; 20 are needed."
+    assert "layers" not in result.findings.columns
+    assert all(map(any, zip(*result.findings.rows, strict=True))), "a column is empty"
 
 
 def test_without_a_null_nothing_is_claimed(effect):
