@@ -8,6 +8,9 @@ ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
 SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 """Activations of a block."""
 
+HEAD_SITES = ("z", "q", "k", "v", "pattern")
+"""Activations of the heads of a block: output, queries, keys, values and attention pattern."""
+
 PROBE_SITES = ("resid_post", "mlp_out", "attn_out")
 """Activations that a truth probe may read."""
 

@@ -40,6 +40,7 @@ class AnchorSwap:
         streams: Given activations, [layer example slot d_model]; None if they are read from the donor rows.
         directions: Row -> unit direction of each of its slots. The activation of the clean row plus this direction is patched in,
             scaled to the norm of the difference to the donor's. In other rows the donor's activation itself is patched in.
+        heads: Neighbouring heads of a head site that are patched; None for all of them, and for other sites.
     """
 
     anchor: str
@@ -48,6 +49,7 @@ class AnchorSwap:
     source: Slots | None = None
     streams: SlotStreams | None = None
     directions: Mapping[int, Float[Tensor, "_ d_model"]] = field(default_factory=dict)
+    heads: range | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Placement:
     """Placement of one anchor of a pair: activations at ``source`` positions replace those at ``target`` positions.
 
     With ``direction_label``, random directions with the norm of their difference are added to those at ``target`` instead. The label
-    is that of the draw.
+    is that of the draw. With ``head``, one head of a head site is patched: a query head of z, q and pattern, a key/value head of k and v.
     """
 
     anchor: str
@@ -29,6 +29,7 @@ class Placement:
     target: tuple[int, ...]
     source: tuple[int, ...]
     direction_label: str = ""
+    head: int | None = None
 
 
 PromptT_co = TypeVar("PromptT_co", bound=TokenizedPrompt, covariant=True)
@@ -104,7 +105,7 @@ def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeSt
         AnchorSwap(*name, own, directions={
             i: unit_directions(place.direction_label, len(place.target), d_model)
             for i, place in enumerate(column) if place.direction_label
-        })
+        }, heads=None if column[0].head is None else range(column[0].head, column[0].head + 1))
         for name, own, column in zip(names, slots, columns, strict=True)
     ]  # fmt: skip
     if make_streams is not None:
