@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.engine.choose_engine import choose_engine
+from anchorlens.engine.metrics import find_reads
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import capture
@@ -107,7 +108,7 @@ def measure_grid(
     changed = ((clean - own).abs().amax((1, 3)) > _EQUAL * own.abs().amax((1, 3))).cpu()
     with torch.no_grad():
         template = model(ids).clone()
-    before, positions = float(metric(template)), _find_reads(metric, template)
+    before, positions = float(metric(template)), find_reads(metric, template)
     values = {tuple(index): before for index in indices}
     layers = sorted({layer for layer, _ in values})
     patched = [p for p in sorted({p for _, p in values}) if changed[layers, p].any() and p <= max(positions, default=-1)]
@@ -139,21 +140,3 @@ def measure_grid(
 def _draw_checks(indices: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(0)
     return [indices[int(i)] for i in torch.randperm(len(indices), generator=generator)[:_CHECKS]]
-
-
-@torch.no_grad()
-def _find_reads(metric: Callable[[Tensor], Tensor], logits: Float[Tensor, "batch pos d_vocab"]) -> list[int]:
-    """Return the positions whose logits change the metric: each is replaced in turn by shuffled, noisy logits and restored."""
-    before, reads = float(metric(logits)), list[int]()
-    generator = torch.Generator().manual_seed(0)
-    for p in range(logits.shape[1]):
-        kept = logits[:, p].clone()
-        for _ in range(2):
-            order = torch.randperm(kept.shape[-1], generator=generator).to(kept.device)
-            noise = torch.randn(kept.shape, generator=generator).to(kept.device, kept.dtype)
-            logits[:, p] = kept[:, order] + kept.std() * noise
-            if float(metric(logits)) != before:
-                reads.append(p)
-                break
-        logits[:, p] = kept
-    return reads
