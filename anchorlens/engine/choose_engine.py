@@ -14,7 +14,7 @@ from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import SITES, Adapter, SiteLike
+from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 
@@ -57,7 +57,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     if engine == "reference":
         return ReferenceEngine(adapter)
     reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
-    if reason is None and any(not isinstance(site, str) or site not in SITES for site in sites):
+    if reason is None and any(not isinstance(site, str) or site not in (*SITES, *HEAD_SITES) for site in sites):
         reason = "a custom site is read or changed"
     if reason is None:
         cone = ConeEngine(adapter)

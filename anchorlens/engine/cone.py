@@ -22,9 +22,11 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.head_patches import as_output_patches
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
-from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
+from anchorlens.errors import InputError
+from anchorlens.models.adapter import HEAD_SITES, Adapter, ReadSite, SiteLike
 from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
@@ -62,9 +64,14 @@ class ConeEngine(Engine):
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
+        n_heads = 1
+        if site in HEAD_SITES:
+            if window > 1 and site != "z":
+                raise InputError(f"window={window}: not with site={site!r}. Give window=1, or site='z'.", argument="window")
+            batch, site, n_heads = as_output_patches(self.adapter, batch, str(site)), "z", self.adapter.shape.n_heads
         lanes, reader = Lanes.windows(layers, window, self.adapter.n_layers), batch.reader
         site_read, layer_read = reader.where or ("resid_post", self.adapter.n_layers - 1)
-        finished = self._run(SwapPlan(batch, site), lanes, {layer_read: str(site_read)}, str(site), on_progress)
+        finished = self._run(SwapPlan(batch, site, n_heads), lanes, {layer_read: str(site_read)}, str(site), on_progress)
         metrics, n = reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
         clean, by_layer = metrics.map(lambda value: value[0]), sorted(range(n), key=lambda j: lanes.order[j])
         # Index 0 is the clean pass: the result of a swap without slots in any row.

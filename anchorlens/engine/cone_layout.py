@@ -275,6 +275,7 @@ class PatchIndex:
     directions: Float[Tensor, "moved d_model"] | None  # unit directions along which clean tokens are moved instead
     moved: Int[Tensor, "moved"]  # clean token that is moved along each direction
     moved_at: Int[Tensor, "moved"]  # index into ``cell`` of each direction
+    heads: Int[Tensor, "token"] | None = None  # head of z that is replaced by each given stream
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Pass:
             self.given_cells = _on(device, patches.streams_at)
             self.directions = None if patches.directions is None else _on(device, patches.directions)
             self.moved, self.moved_cells = _on(device, patches.moved), _on(device, patches.moved_at)
+            self.heads = None if patches.heads is None else _on(device, patches.heads)
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
@@ -92,6 +93,9 @@ class Pass:
         z = self._attention(block, x, on_progress, trim=trim)
         if z is None:
             return x, x
+        if site == "z":
+            x, z = self._append_lanes(layer, x, z)
+            self._patch_heads(layer, z)
         attn = block.attn_out(z)
         on_progress(0.0)
         if trim:
@@ -117,7 +121,7 @@ class Pass:
             self._patch(layer, out)
         return out if read_site == "resid_post" else streams, out
 
-    def _append_lanes(self, layer: int, *tables: Table) -> tuple[Table, ...]:
+    def _append_lanes(self, layer: int, *tables: Tensor) -> tuple[Tensor, ...]:
         """Append the lanes that start at this layer, as copies of the clean rows or of the first lane."""
         new = self.lanes.count_lanes(layer) - self.n_lanes
         if new == 0:
@@ -125,7 +129,7 @@ class Pass:
         forked = self.lanes.forked and self.n_lanes > 0
         self.n_lanes += new
 
-        def append(table: Table) -> Table:
+        def append(table: Tensor) -> Tensor:
             lane = table[self.n_clean : self.n_clean + self.n_cell] if forked else table[self.join]
             return torch.cat([table, *[lane] * new])
 
@@ -146,6 +150,15 @@ class Pass:
             values[self.moved_cells] = (base + self.directions * (donor - base).norm(dim=-1, keepdim=True)).to(values.dtype)
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
+
+    def _patch_heads(self, layer: int, z: Float[Tensor, "_ head d_head"]) -> None:
+        """Replace the patched heads' outputs of the lanes whose window contains this layer."""
+        if self.layout.patches is None or self.given_streams is None or self.heads is None:
+            return
+        cells = z[self.n_clean :].view(self.n_lanes, self.n_cell, *z.shape[1:])
+        values = self.given_streams[layer].to(z.dtype)
+        for first, stop in self.lanes.active_ranges(layer):
+            cells[first:stop, self.cell, self.heads] = values
 
     def _read_tokens(self, n_lanes: int) -> Int[Tensor, "token"]:
         """Return the flat tokens that are read: of the clean rows, then of ``n_lanes`` lanes."""

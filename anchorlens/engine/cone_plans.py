@@ -62,14 +62,15 @@ def _first_cut(edges: Bool[Tensor, "example query key"], ends: Sequence[int]) ->
 
 
 class SwapPlan:
-    """Plan of a batch of swaps.
+    """Plan of a batch of swaps; ``n_heads``: number of heads of the site ``z``, else 1.
 
     Attributes:
         shared: Token ids that all clean rows begin with, before the first patched, donor or read position.
         rows: Number of distinct clean rows, donors included.
     """
 
-    def __init__(self, batch: SwapBatch, site: SiteLike) -> None:
+    def __init__(self, batch: SwapBatch, site: SiteLike, n_heads: int = 1) -> None:
+        self.n_heads = n_heads
         ids = token_rows(batch.tokens)
         self.batch, self.donors = batch, token_rows(batch.donors) if batch.donors is not None else []
         self.reads = list(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
@@ -112,6 +113,7 @@ class SwapPlan:
         groups: list[CellGroup] = []
         group_of: list[int | None] = []
         puts: list[tuple[int, int]] = []
+        heads: list[int] = []
         streams: list[Tensor] = []
         streams_at: list[int] = []
         moved: list[tuple[int, int]] = []
@@ -129,7 +131,15 @@ class SwapPlan:
             for i, target, source, slot in patches:
                 if target < starts[i]:
                     continue
-                token = -1
+                token, cell = -1, cells.first + offset[i] + target - starts[i]
+                if swap.heads is not None or self.n_heads > 1:  # given activations of z
+                    assert swap.streams is not None
+                    for head in range(self.n_heads) if swap.heads is None else swap.heads:
+                        streams.append(swap.streams[:, i, slot].unflatten(-1, (self.n_heads, -1))[:, head])
+                        streams_at.append(len(puts))
+                        heads.append(head)
+                        puts.append((cell, token))
+                    continue
                 if source is not None:
                     token = clean.token(self.row_index[self.donors[i]], source)
                 else:
@@ -139,11 +149,12 @@ class SwapPlan:
                 if i in swap.directions:
                     moved.append((clean.token(self.clean_row[i], target), len(puts)))
                     directions.append(swap.directions[i][slot])
-                puts.append((cells.first + offset[i] + target - starts[i], token))
+                puts.append((cell, token))
         cells, tokens = torch.tensor(puts, dtype=torch.long).reshape(-1, 2).T
         given, along = torch.stack(streams, 1) if streams else None, torch.stack(directions) if directions else None
         bases = torch.tensor(moved, dtype=torch.long).reshape(-1, 2).T
-        index = PatchIndex(cells, tokens, given, torch.tensor(streams_at, dtype=torch.long), along, *bases)
+        at_heads = torch.tensor(heads, dtype=torch.long) if heads else None
+        index = PatchIndex(cells, tokens, given, torch.tensor(streams_at, dtype=torch.long), along, *bases, heads=at_heads)
         return Layout(clean, base, tuple(groups), tuple(group_of), patches=index)
 
 

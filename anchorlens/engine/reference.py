@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from einops import repeat
+from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
@@ -65,10 +65,9 @@ class ReferenceEngine(Engine):
             return metrics
 
         before, after = run(()), list[Metrics]()
-        for swap, donor in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True):
-            streams = _in_directions(adapter, batch.tokens, site, swap, donor)
+        for swap, streams in zip(batch.swaps, patched_streams(adapter, batch, site), strict=True):
             windows = (window_layers(layer, window, adapter.n_layers) for layer in layers)
-            cells = [run(swap_hooks(adapter, swap.slots, streams, site, each)) for each in windows]
+            cells = [run(swap_hooks(adapter, swap.slots, streams, site, each, swap.heads)) for each in windows]
             after.append(Metrics({name: torch.stack([cell.values[name] for cell in cells]) for name in before.values}))
         return before, after
 
@@ -107,16 +106,19 @@ class ReferenceEngine(Engine):
 
             def patch(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
                 out = value.clone()
+                before, after = by_head(value, site), by_head(out, site)
+                heads = _heads(swap.heads, before.shape[2])
                 if swap.source is not None:
-                    new = value[donor[row[of]], swap.source.positions[row, slot][of] - n_shared]
+                    new = before[donor[row[of]], swap.source.positions[row, slot][of] - n_shared, heads]
                 else:
                     assert swap.streams is not None  # a swap has one or the other
-                    new = swap.streams[layer, row[of], slot[of]].to(value.dtype).to(value.device)
+                    new = _split(swap.streams[layer, row[of], slot[of]].to(value), before.shape[2])[:, heads]
                 for n, i in enumerate(patches):
                     direction = swap.directions.get(int(row[i]))
                     if direction is not None:
-                        new[n] = _move(value[clean[row[i]], target[i]], new[n], direction[slot[i]])
-                out[changed[row[of]], target[of]] = new
+                        own = before[clean[row[i]], target[i], heads]
+                        new[n] = _split(_move(own.flatten(), new[n].flatten(), direction[slot[i]]), len(own))
+                after[changed[row[of]], target[of], heads] = new
                 return out
 
             return self.adapter.hook_name(site, layer), patch
@@ -201,15 +203,15 @@ def capture(
     """Return the activations of one forward pass at a site of every layer, at each set of slots.
 
     Returns:
-        [layer example slot d_model] for each set, on the device of the embedding, or with ``to_host`` in float32 on the CPU.
-        Values at unused slots are undefined.
+        [layer example slot d_model] for each set, on the device of the embedding, or with ``to_host`` in float32 on the CPU; of head
+        sites [layer example slot (head d_head)]. Values at unused slots are undefined.
     """
     rows = torch.arange(tokens.ids.shape[0], device="cpu")[:, None]
     streams: list[list[Tensor]] = [[] for _ in wanted]
 
     def keep(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         for out, slots in zip(streams, wanted, strict=True):
-            states = value[rows, slots.positions]
+            states = by_head(value, site)[rows, slots.positions].flatten(-2)
             out.append(states.float().cpu() if to_host else states.to(adapter.device))
         return value
 
@@ -234,29 +236,61 @@ def _move(
     return base + torch.linalg.vector_norm(donor - base, dim=-1, keepdim=True) * direction.to(base.device, wide)
 
 
+def patched_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
+    """Return the activations of each swap; in rows with ``directions``, the row's own activations moved along these."""
+    return [
+        _in_directions(adapter, batch.tokens, site, swap, donor)
+        for swap, donor in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True)
+    ]
+
+
 def _in_directions(adapter: Adapter, tokens: TokenBatch, site: SiteLike, swap: AnchorSwap, donor: SlotStreams) -> SlotStreams:
     """Return the donor's streams; in rows with ``directions``, the row's own streams moved along these instead."""
     if not swap.directions:
         return donor
     (own,) = capture(adapter, tokens, site, [swap.slots])
     streams = donor.to(torch.promote_types(donor.dtype, torch.float32), copy=True)
+    n_heads = adapter.n_heads(site)
+    heads = _heads(swap.heads, n_heads)
     for i, directions in swap.directions.items():
         n = len(directions)
-        at_layers = repeat(directions, "slot d_model -> layer slot d_model", layer=len(own))
-        streams[:, i, :n] = _move(own[:, i, :n], donor[:, i, :n], at_layers).to(streams.device)
+        moved, base, other = (_split(each[:, i, :n], n_heads)[:, :, heads] for each in (streams, own, donor))
+        at_layers = repeat(directions, "slot width -> layer slot width", layer=len(own))
+        new = _move(base.flatten(-2), other.flatten(-2), at_layers)
+        moved.copy_(_split(new, moved.shape[2]))
     return streams
 
 
-def swap_hooks(adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteLike, layers: Sequence[int]) -> list[Hook]:
-    """Return one hook per layer of ``layers`` that replaces the activations at the slots."""
+def swap_hooks(
+    adapter: Adapter, slots: Slots, streams: SlotStreams, site: SiteLike, layers: Sequence[int], heads: range | None = None
+) -> list[Hook]:
+    """Return one hook per layer of ``layers`` that replaces the activations at the slots; ``heads``: if None, of all heads."""
     row, slot = torch.nonzero(slots.mask, as_tuple=True)
 
     def patch(value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG001
         changed = value.clone()
-        changed[row, slots.positions[row, slot]] = streams[layer, row, slot].to(value.dtype).to(value.device)
+        at = by_head(changed, site)
+        some = _heads(heads, at.shape[2])
+        at[row, slots.positions[row, slot], some] = _split(streams[layer, row, slot].to(value), at.shape[2])[:, some]
         return changed
 
     return [(adapter.hook_name(site, layer), partial(patch, layer=layer)) for layer in layers]
+
+
+def by_head(value: Tensor, site: SiteLike) -> Float[Tensor, "example pos head width"]:
+    """Return a view of an activation with a head axis: of a pattern [example query head key], of sites without heads one head."""
+    if site == "pattern":
+        return rearrange(value, "example head query key -> example query head key")
+    return value if value.ndim == 4 else rearrange(value, "example pos width -> example pos 1 width")
+
+
+def _split(states: Float[Tensor, "*slot all"], n_heads: int) -> Float[Tensor, "*slot head width"]:
+    return states.unflatten(-1, (n_heads, -1))
+
+
+def _heads(heads: range | None, n_heads: int) -> slice:
+    """Return the slice of neighbouring heads; if None, of all."""
+    return slice(0, n_heads) if heads is None else slice(heads.start, heads.stop)
 
 
 def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:

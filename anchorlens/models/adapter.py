@@ -21,6 +21,8 @@ from anchorlens.typing import Stream
 
 _SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
+# Sites with a head axis: [example pos head d_head], ``pattern`` [example head query key].
+HEAD_SITES = {name: f"blocks.{{layer}}.attn.hook_{name}" for name in ("z", "q", "k", "v", "pattern")}
 
 # Name of a hook point, and the function of (value, hook point) that is applied to its value.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, Any], Tensor]]
@@ -54,6 +56,7 @@ class Adapter(ABC):
         device: Device of the embedding.
         devices: Distinct devices in layer order.
         has_prefix_cache: Whether :meth:`prefix_cache` can be used.
+        norms_heads_together: Whether a norm of queries or keys is over all heads, so that a change of one changes all.
     """
 
     backend: str
@@ -63,6 +66,7 @@ class Adapter(ABC):
     device: torch.device
     devices: tuple[torch.device, ...]
     has_prefix_cache: bool = True
+    norms_heads_together: bool = False
 
     @property
     def n_layers(self) -> int:
@@ -85,10 +89,17 @@ class Adapter(ABC):
         return tuple(name for name, hook in sites.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
 
     def hook_name(self, site: SiteLike, layer: int) -> str:
-        """Return the name of the hook that carries ``site`` of a layer, [example pos d_model]; raise InputError if there is none."""
+        """Return the name of the hook that carries ``site`` of a layer, [example pos d_model]; raise InputError if there is none.
+
+        Activations of :data:`HEAD_SITES` have a head axis.
+        """
         if isinstance(site, str):
+            if site == "pattern":
+                return self.attention_hook(layer, site)
+            if site in HEAD_SITES and HEAD_SITES[site].format(layer=layer) in self.model.hook_dict:
+                return HEAD_SITES[site].format(layer=layer)
             if site not in self.sites:
-                hint = "" if site in SITES else " " + did_you_mean(site, SITES)
+                hint = "" if site in SITES else " " + did_you_mean(site, (*SITES, *HEAD_SITES))
                 raise InputError(f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}", argument="site")
             return SITES[site].format(layer=layer)
         site_name(site)
@@ -100,6 +111,12 @@ class Adapter(ABC):
                 argument="site",
             )
         return name
+
+    def n_heads(self, site: SiteLike) -> int:
+        """Return the number of heads of a site: key/value heads of ``k`` and ``v``; 1 for sites without a head axis."""
+        if site in ("k", "v"):
+            return self.shape.n_kv_heads
+        return self.shape.n_heads if isinstance(site, str) and site in HEAD_SITES else 1
 
     def attention_hook(self, layer: int, name: str) -> str:
         """Return the hook of a layer's ``attn_scores`` or ``pattern``, [example head query key]; InputError if none."""

@@ -55,6 +55,9 @@ class BridgeAdapter(Adapter):
         self.read = Read(lambda: (self._head.weight.T, self._head.bias), self._final_norm, float(cap) if cap else None, factor)
         # transformers keeps the state of recurrent parts in caches of other classes.
         self.has_prefix_cache = not any(map(recurrent_parts, model.blocks))
+        self.norms_heads_together = any(
+            getattr(block._modules.get("attn"), "_qk_norm_phase", "") == "pre_reshape" for block in model.blocks
+        )
         self._last = f"blocks.{self.n_layers - 1}.hook_resid_post"
 
     @property

@@ -36,6 +36,7 @@ class HookedAdapter(Adapter):
         stream = stream_of(model)
         self.device, self.devices = model.embed.W_E.device, devices_of(model)
         self.shape = Shape.of(model.cfg, None if stream is None else stream.sizes, block_devices(model))
+        self.norms_heads_together = getattr(model.blocks[0].attn, "q_norm", None) is not None and not model.cfg.use_qk_norm
         cap = model.cfg.output_logits_soft_cap
         self.read = Read(lambda: (model.unembed.W_U, model.unembed.b_U), final_norm(model), cap if cap and cap > 0 else None)
 

@@ -21,7 +21,8 @@ class Placement:
     """Placement of one anchor of a pair: activations at ``source`` positions replace those at ``target`` positions.
 
     With ``direction_label``, random directions with the norm of their difference are added to those at ``target`` instead. The label
-    is that of the draw. With ``head``, one head of a head site is patched: a query head of z, q and pattern, a key/value head of k and v.
+    is that of the draw. With ``head``, one head of a head site is patched: a query head of ``z``, ``q`` and ``pattern``, a key/value
+    head of ``k`` and ``v``.
     """
 
     anchor: str
