@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
+from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics, Reader
@@ -77,8 +78,10 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         )  # fmt: skip
         return Plan(cost.batches, cost, "cell", engine.adapter.device)
 
-    def _batch(self, engine: Engine, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]], reader: Reader) -> SwapBatch:
-        return build_batch(pairs, reader, self.make_streams(inputs, spec), engine.adapter.d_model)
+    def _batch(self, engine: Engine, inputs: InputsT, spec: Any, pairs: Sequence[Pair[Any]], reader: Reader) -> SwapBatch:
+        adapter = engine.adapter
+        width = adapter.shape.d_head * adapter.n_heads(spec.site) if spec.site in HEAD_SITES else adapter.d_model
+        return build_batch(pairs, reader, self.make_streams(inputs, spec), width, adapter.shape.d_head)
 
     @override
     def measure(self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, on_work: OnWork) -> pd.DataFrame:

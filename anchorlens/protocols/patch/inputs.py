@@ -29,7 +29,6 @@ from anchorlens.protocols.patch.placements import (
     PatchPair,
     anchor_order,
     make_placements,
-    n_heads,
 )
 from anchorlens.protocols.patch.reading import Answers, Reading, choose_metric, forced_tokens, lacks, read_positions
 from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
@@ -177,7 +176,7 @@ def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: Readi
     if not isinstance(reading.metric, str):
         reads = read_positions(target, reading.metric, adapter, spec.metric_positions)
         target = replace(target, positions={**target.positions, READS: reads})
-    return Pair(target, target, source, source, source.id, make_placements(spec, target, source, n_heads(spec, adapter.shape)))
+    return Pair(target, target, source, source, source.id, make_placements(spec, target, source, adapter.n_heads(spec.site)))
 
 
 def _choose_controls(spec: Patch, pairs: Sequence[PatchPair]) -> tuple[str, ...]:
@@ -206,7 +205,7 @@ def _with_controls(
     partner_of: Callable[[PatchPair], TokenizedPrompt | None],
 ) -> tuple[tuple[PatchPair, ...], int]:  # fmt: skip
     """Return all pairs, those of ``other_pair`` included, and the number of pairs without a partner."""
-    heads, out, lonely = n_heads(spec, adapter.shape), list[PatchPair](), 0
+    heads, out, lonely = adapter.n_heads(spec.site), list[PatchPair](), 0
     for pair in pairs:
         source = pair.source
         assert source is not None  # every pair has two prompts
@@ -234,7 +233,7 @@ def restore_patch(adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchI
     partners: dict[str, TokenizedPrompt] = {}
     for name, (own, *other) in stored.donor_ids.items():
         target, source = TokenizedPrompt(**stored.fields("base", name)), TokenizedPrompt(**stored.fields("donor", own))
-        pairs.append(Pair(target, target, source, source, own, make_placements(spec, target, source, n_heads(spec, adapter.shape))))
+        pairs.append(Pair(target, target, source, source, own, make_placements(spec, target, source, adapter.n_heads(spec.site))))
         if other:
             partners[name] = TokenizedPrompt(**stored.fields("donor", other[0]))
     controls = () if spec.controls == NONE else tuple(spec.controls)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from anchorlens.engine.patches import window_layers
-from anchorlens.models.shape import Shape
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
@@ -15,14 +14,8 @@ PAIRED = "paired"
 """Named positions of both prompts that are paired, in order."""
 OTHER_PAIR, NORM_MATCHED = "other_pair", "norm_matched"
 ALL = "all"
-_KEY_VALUE_SITES = ("k", "v")
 # Sites that act on later positions through the attention of the same layer.
 _BEFORE_ATTENTION = ("resid_pre", "k", "v")
-
-
-def n_heads(spec: Patch, shape: Shape) -> int:
-    """Return the number of heads of the site: key/value heads of k and v, else query heads."""
-    return shape.n_kv_heads if spec.site in _KEY_VALUE_SITES else shape.n_heads
 
 
 def make_placements(

@@ -97,6 +97,11 @@ class Patch(Specification):
                 f"site={self.site!r}: by={self.by!r} needs a site of heads. Use site='z', or one of {', '.join(HEAD_SITES)}.",
             ),
             (
+                "window", self.window > 1 and self.site in HEAD_SITES[1:] and self.engine == "cone",
+                f"window={self.window}: not with site={self.site!r}, whose patches act within a layer. Use window=1, site='z', or "
+                "engine='reference'.",
+            ),
+            (
                 "metric_positions", self.metric_positions is not None and isinstance(self.metric, str),
                 f"metric_positions={self.metric_positions!r} are those of a metric function; got metric={self.metric!r}. Leave "
                 "metric_positions out.",

@@ -23,6 +23,12 @@ CASES = [
     {"site": "attn_out", "metric": "kl"},
     {"by": "layer", "site": "resid_mid", "metric": "kl", "direction": "noising"},
     {"by": "layer", "metric": "logit_diff", "window": 3},
+    {"by": "head", "site": "z"},
+    {"by": "head", "site": "k", "metric": "logprob", "direction": "noising"},
+    {"by": "head", "site": "pattern", "metric": "kl"},
+    {"by": "head_position", "site": "v", "metric": "prob"},
+    {"by": "head_position", "site": "z", "window": 2},
+    {"by": "position", "site": "q"},
 ]
 
 
@@ -71,9 +77,9 @@ def positions(result, example_id):
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "default")
 def test_every_cell_equals_a_hooked_forward_pass(tiny_model, case, engine):
-    model = tiny_model("gpt2")
+    model = tiny_model("llama" if case.get("site") in ("k", "v") else "gpt2")  # key/value heads of their own
     result = patch_sweep(model, load_pairs(ROWS), engine=engine, progress=False, controls="none", **case)
-    n = 2 if case.get("by") == "layer" else sum(len(row["clean"].split()) for row in ROWS)
+    n = 2 if case.get("by") == "layer" else 8
     assert check_cells(model, result, case.get("window", 1)) >= n * model.cfg.n_layers
     assert result.record["config"]["metric"] == case.get("metric", "logit_diff")
     assert set(result.samples()["unit"]) == {{"prob": "percentage points", "logprob": "nat", "kl": "nat"}.get(case.get("metric"), "logit")}
@@ -120,6 +126,7 @@ def test_a_position_that_was_not_declared_is_found_by_the_spot_checks(tiny_model
         ({"metric": last_three, "metric_positions": (99,)}, "metric_positions", "has .* tokens, so 99 is outside"),
         ({"controls": "other"}, "controls", "Unknown control 'other'"),
         ({"site": "pattern", "controls": ["norm_matched"]}, "controls", "a random change of an attention pattern is no pattern"),
+        ({"window": 2, "site": "q"}, "window", "whose patches act within a layer. Use window=1, site='z'"),
         ({"window": 0}, "window", "must be at least 1"),
     ],
 )
