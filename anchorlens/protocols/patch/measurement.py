@@ -1,7 +1,7 @@
 """Measure `patch`: patch activations of one prompt of a pair into the other, at every layer and position."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -10,7 +10,8 @@ from typing_extensions import override
 from anchorlens.engine.metrics import UNITS, MetricReader, logit_difference
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.pairs import PAIRS, PairContext, PairPrompt, PromptPair
+from anchorlens.prompts.pairs import PairPrompt, PromptPair, TokenizedPair, drop_pair
+from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.batching import Batch
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
@@ -22,6 +23,7 @@ from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.results.tables import InputTable
 
 PatchPair: TypeAlias = Pair[PairPrompt]
+_PAIRED = "paired"
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,24 @@ class PatchInputs(SweepInputs):
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        n = max(len(pair.placements) for pair in self.pairs)
-        return {"config": {"anchors": [f"pos:{p}" for p in range(n)]}, "counts": {"evaluated": len(self.pairs)}}
+        found = {place.target[0] for pair in self.pairs for place in pair.placements}
+        return {"config": {"anchors": [f"pos:{p}" for p in sorted(found)]}, "counts": {"evaluated": len(self.pairs)}}
 
 
 def _pair(target: PairPrompt, source: PairPrompt) -> PatchPair:
-    """Build a pair with one placement per position."""
-    places = tuple(Placement(f"pos:{p}", "none", (p,), (p,)) for p in range(len(target.ids)))
+    """Build a pair with one placement per paired position."""
+    paired = zip(target.positions[_PAIRED], source.positions[_PAIRED], strict=True)
+    places = tuple(Placement(f"pos:{t}", "none", (t,), (s,)) for t, s in sorted(paired))
     return Pair(target, target, source, source, source.id, places)
+
+
+def _add_pairing(one: TokenizedPair) -> tuple[PairPrompt, PairPrompt]:
+    """Return clean and corrupted prompt with their paired positions, in order."""
+    clean, corrupted = zip(*one.alignment, strict=True)
+    return (
+        replace(one.clean, positions={**one.clean.positions, _PAIRED: clean}),
+        replace(one.corrupted, positions={**one.corrupted.positions, _PAIRED: corrupted}),
+    )
 
 
 class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
@@ -71,13 +83,16 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     @override
     def prepare(self, context: PairContext, spec: Patch) -> PatchInputs:
         check_not_empty(context.pairs, context.dropped, f"in {context.data.name}")
-        made = [
-            _pair(one.corrupted, one.clean) if spec.direction == "denoising" else _pair(one.clean, one.corrupted)
-            for one in context.pairs
-        ]
-        tokens = {pair.base.id: (one.answer, one.wrong) for pair, one in zip(made, context.pairs, strict=True)}
+        kept = [one for one in context.pairs if len(one.answer) == len(one.wrong) == 1]
+        detail = "answer and wrong answer must have one token each"
+        dropped = context.dropped + tuple(
+            drop_pair(one.clean.pair, context.data.name, "answer_not_one_token", detail) for one in context.pairs if one not in kept
+        )
+        check_not_empty(kept, dropped, f"in {context.data.name}")
+        made = [_pair(*_add_pairing(one)[:: -1 if spec.direction == "denoising" else 1]) for one in kept]
+        tokens = {pair.base.id: (one.answer[0], one.wrong[0]) for pair, one in zip(made, kept, strict=True)}
         layers = spec.layers_of(context.adapter.n_layers)
-        return PatchInputs(context.dropped, made[0].target.ids, (spec.site,), layers, tuple(made), tokens)
+        return PatchInputs(dropped, made[0].target.ids, (spec.site,), layers, tuple(made), tokens)
 
     @override
     def pairs(self, inputs: PatchInputs) -> tuple[PatchPair, ...]:
@@ -112,12 +127,13 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         tokens: dict[str, tuple[int, int]] = {}
         for name, (donor,) in stored.donor_ids.items():
             record = stored.records["base", name]
-            one = PromptPair(name, str(record["question_id"]), "", "", str(record["answer"]), str(record["wrong_answer"]))
+            answer, wrong = str(record["answer"]), str(record["wrong_answer"])
+            one = PromptPair(name, str(record["question_id"]), "", "", answer, wrong)
             inputs = (("base", name), ("donor", donor))
-            pairs.append(
-                _pair(*(PairPrompt(**stored.fields(*key), text=str(stored.records[key]["text"]), pair=one) for key in inputs))
-            )
-            first, second = (int(hf(text, add_special_tokens=False)["input_ids"][0]) for text in (one.answer, one.wrong))  # pyright: ignore
+            texts: dict[str, Any] = {"answer_text": answer, "wrong_text": wrong}
+            sides = (PairPrompt(**stored.fields(*key), text=str(stored.records[key]["text"]), pair=one, **texts) for key in inputs)
+            pairs.append(_pair(*sides))
+            first, second = (int(hf(text, add_special_tokens=False)["input_ids"][0]) for text in (answer, wrong))  # pyright: ignore
             tokens[one.id] = first, second
         return PatchInputs((), pairs[0].target.ids, (spec.site,), stored.layers, tuple(pairs), tokens)
 
