@@ -17,7 +17,8 @@ from anchorlens.errors import RunError
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.prompts.pairs import PairContext, TokenizedPair, drop_pair
+from anchorlens.prompts.pairs import TokenizedPair, drop_pair
+from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
@@ -36,6 +37,7 @@ from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.results.tables import InputTable
 
+# Reason why a pair has no place, by ``by``.
 _NO_PLACE = {"segment": "no_segment"}
 
 
@@ -128,7 +130,7 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     """Make the inputs of a sweep; pairs that the metric or the places do not allow are dropped and counted."""
     check_not_empty(context.pairs, context.dropped, f"in {context.data.name}")
     adapter, dropped = context.adapter, list(context.dropped)
-    answers = {one.corrupted.pair.id: (_ids(one.answer), _ids(one.wrong)) for one in context.pairs}
+    answers = {one.corrupted.pair.id: (one.answer, one.wrong) for one in context.pairs}
     reading = Reading(choose_metric(spec.metric, list(answers.values())), answers)
     made: list[PatchPair] = []
     for one in context.pairs:
@@ -155,20 +157,12 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     return PatchInputs(tuple(dropped), made[0].target.ids, (spec.site,), layers, adapter.n_layers, pairs, reading, controls, lonely)
 
 
-def _ids(tokens: Any) -> tuple[int, ...]:
-    return (tokens,) if isinstance(tokens, int) else tuple(tokens)
-
-
-def _alignment(one: TokenizedPair) -> tuple[tuple[int, int], ...]:
-    return getattr(one, "alignment", None) or tuple((p, p) for p in range(len(one.clean.ids)))
-
-
 def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: Reading, answers: Answers) -> PatchPair:
     """Return a pair with its places; the answer's first tokens are appended to both prompts."""
     forced, name = forced_tokens(reading.metric, *answers), one.corrupted.pair.id
     sides = {"clean": one.clean, "corrupted": one.corrupted}
     rows = {
-        side: replace(prompt, ids=prompt.ids + forced, positions={**prompt.positions, PAIRED: tuple(pair[at] for pair in _alignment(one))})
+        side: replace(prompt, ids=prompt.ids + forced, positions={**prompt.positions, PAIRED: tuple(pair[at] for pair in one.alignment)})
         for at, (side, prompt) in enumerate(sides.items())
     }
     to, by = ("corrupted", "clean") if spec.direction == "denoising" else ("clean", "corrupted")

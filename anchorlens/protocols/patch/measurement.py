@@ -8,7 +8,7 @@ from typing_extensions import override
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.pairs import PAIRS, PairContext
+from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.pair_sweep.batching import Batch
 from anchorlens.protocols.pair_sweep.donor_pairs import Placement

@@ -52,7 +52,7 @@ def lacks(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens) -> str:
     if metric == LOGIT_DIFF and not wrong:
         return "no_wrong_answer"
     if metric == LOGIT_DIFF and common_length(answer, wrong) == min(len(answer), len(wrong)):
-        return "answers_do_not_differ"
+        return "answer_equals_wrong"
     return ""
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anchorlens.errors import InputError, ShapeError
-from anchorlens.prompts.pairs import load_pairs
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from tests.protocols.patch.plain import clean_log_p, metric_of, patched_logits
 
@@ -145,7 +145,7 @@ def test_the_metric_follows_from_the_answers_that_the_pairs_have():
     assert choose_metric("auto", [both, none]) == "kl"
     assert choose_metric("prob", [both, none]) == "prob"
     assert [lacks("logit_diff", *pair) for pair in (both, one, none, ((5,), (5, 6)))] == [
-        "", "no_wrong_answer", "no_answer", "answers_do_not_differ",
+        "", "no_wrong_answer", "no_answer", "answer_equals_wrong",
     ]  # fmt: skip
     assert [forced_tokens(name, *both) for name in ("logit_diff", "prob", "logprob", "kl")] == [(5,), (5,), (5,), ()]
 

@@ -7,7 +7,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError
-from anchorlens.prompts.pairs import load_pairs
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from anchorlens.runs.checksums import write_sums
 
