@@ -3,8 +3,8 @@
     python benchmarks/null_rates_patch.py                            300 sweeps of each world and size
     python benchmarks/null_rates_patch.py --runs 100 --sizes 10,20 --worlds sparse --controls 1
 
-Simulated sweeps without a model: effects of pairs (one per group), in logits, on a grid of 30 layers and 20 places, with the controls
-``other_pair`` and ``norm_matched``. Noise has a correlation of 0.8 between neighbouring layers and sd 1 unless stated.
+Simulated sweeps without a model: effects of pairs (one per group), in logits, on a grid of 30 layers and 20 places, with the
+controls ``other_pair`` and ``norm_matched``. Noise has a correlation of 0.8 between neighbouring layers and sd 1 unless stated.
 
 Worlds in which no cell may be claimed; ``effect`` and controls are drawn independently:
 
@@ -113,7 +113,7 @@ def claimed(effects: Array, n_controls: int = 2, n_resamples: int = 1000) -> npt
 
 
 def rates(world: str, pairs: int, runs: int, n_controls: int = 2, n_resamples: int = 1000) -> tuple[float, float, float]:
-    """Return the share of sweeps that claim a true cell, the share of true cells, and the share of sweeps that claim another cell."""
+    """Return the share of sweeps that claim a true cell, the share of true cells claimed, and of sweeps that claim another."""
     true, counts = true_cells(world), np.zeros(3)
     for seed in range(runs):
         found = claimed(draw(world, pairs, seed), n_controls, n_resamples)

@@ -1,7 +1,7 @@
 """Metrics of a patch sweep: logit difference, probability, log-probability, KL divergence, or any function of the logits.
 
-A reader unembeds only the positions that its metric reads. Named metrics are computed for many cells at once; ``logit_diff`` unembeds
-two tokens per read, the others the whole vocabulary in slices.
+A reader unembeds only the positions that its metric reads. Named metrics are computed for many cells at once: ``logit_diff``
+unembeds two tokens per read, the others the whole vocabulary in slices.
 """
 
 from collections.abc import Callable, Sequence

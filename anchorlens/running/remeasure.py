@@ -62,7 +62,9 @@ def remeasure_cells(
                     again = _measure_again(adapter, result, cells, callables)
                     bar.advance(len(cells))
                     frames.append(again)
-                    checks.append((what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0]), result.samples()))))
+                    checks.append(
+                        (what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0]), result.samples())))
+                    )
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -29,14 +29,13 @@ class Batch:
 
     def split(self) -> "tuple[Batch, ...]":
         """Split the pairs in halves, else the layers, else the placements; () for one cell."""
-        if len(self.pairs) > 1:
+        first, *others = self.pairs
+        if others:
             return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
         if len(self.layers) > 1:
             return tuple(Batch(self.pairs, tuple(part)) for part in halves(self.layers))
-        (pair,) = self.pairs
-        if len(pair.placements) > 1:
-            return tuple(Batch((replace(pair, placements=tuple(part)),), self.layers) for part in halves(pair.placements))
-        return ()
+        parts = halves(first.placements) if len(first.placements) > 1 else ()
+        return tuple(Batch((replace(first, placements=tuple(part)),), self.layers) for part in parts)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,9 @@ def unit_directions(label: str, n: int, d_model: int) -> Float[Tensor, "slot d_m
     return drawn / drawn.norm(dim=-1, keepdim=True)
 
 
-def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None, d_model: int = 0, d_head: int = 0) -> SwapBatch:
+def build_batch(
+    pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None, d_model: int = 0, d_head: int = 0
+) -> SwapBatch:
     """Build the tensors of a batch: inputs, reader, and the slots of every anchor with their sources or streams.
 
     Args:

@@ -44,12 +44,12 @@ class PatchAnalysis(Analysis):
     def summary(self, result: PatchResult) -> pd.DataFrame:
         """Return, for every place, the layer with the largest |effect| that does not follow by construction, and its controls."""
         curves, contrasts = result.curves(controls=True, all_columns=True), result.contrasts(all_columns=True)
-        shares = contrasts[contrasts["quantity"] == SHARE].set_index(["anchor", "layer"])["value"] if len(contrasts) else {}
-        effects = curves.set_index(["control", "anchor", "layer"])["effect"].to_dict() if len(curves) else {}
-        own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)] if len(curves) else curves
+        shares = contrasts[contrasts["quantity"] == SHARE].set_index(["anchor", "layer"])["value"].to_dict()
+        effects = curves.set_index(["control", "anchor", "layer"])["effect"].to_dict()
+        own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]
         records: list[dict[str, Any]] = []
         for anchor, curve in own.groupby("anchor", sort=False):
-            best = curve.loc[curve["effect"].abs().idxmax()]
+            best = curve.iloc[int(curve["effect"].abs().to_numpy().argmax())]
             cell = (anchor, int(best["layer"]))
             beside = {name: effects.get((name, *cell), np.nan) for name in PATCH_CONTROLS}
             same = {name: best[name] for name in ("model", "dataset", "effect", "sim_low", "sim_high", "p_before")}
@@ -61,8 +61,8 @@ class PatchAnalysis(Analysis):
         config = result.record["config"]
         controls = ", ".join(result.controls) or "none"
         return (
-            f"by {config['by']}, site {config['site']}, window {config['window']}, metric {config['metric']}, {config['direction']}, "
-            f"controls {controls}, seed {config['seed']}"
+            f"by {config['by']}, site {config['site']}, window {config['window']}, metric {config['metric']}, "
+            f"{config['direction']}, controls {controls}, seed {config['seed']}"
         )
 
 

@@ -1,11 +1,11 @@
 """Findings of a patch sweep: which cells stand against which controls.
 
-A cell stands if the simultaneous band of its mean effect excludes 0, the bands of the effect minus each control exclude 0 on the same
-side, and the effect itself accounts for at least half of each of these differences. All bands are simultaneous over the whole grid.
+A cell stands if the simultaneous band of its mean effect excludes 0, the bands of the effect minus each control exclude 0 on the
+same side, and the effect itself accounts for at least half of each of these differences. All bands are simultaneous over the grid.
 """
 
 from collections.abc import Mapping
-from math import isnan
+from math import floor, isnan, log10
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -45,7 +45,7 @@ def status_of(effect: LayerEstimate, less: Mapping[str, LayerEstimate], floor: f
 def _facts(contrasts: pd.DataFrame, quantity: str, control: str) -> Facts:
     own = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
     names = ["anchor", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
-    numbers = own[names].astype({name: "float64" for name in names[2:-1]})
+    numbers = own[names].astype(dict.fromkeys(names[2:-1], "float64"))
     return {(str(a), int(k)): LayerEstimate(*rest) for a, k, *rest in numbers.itertuples(index=False, name=None)}
 
 
@@ -75,7 +75,7 @@ def patch_findings(result: "PatchResult") -> Findings:
     groups = result.statistics.n_groups
     tested = {cell: fact for cell, fact in effects.items() if not isnan(fact.sim_low)}
     best = max(tested or effects, key=lambda cell: abs(effects[cell].value))
-    unit, most = _unit(result), f"{effects[best].value:+.2f} {_unit(result)} at {best[0]}, layer {best[1]}"
+    unit, most = _unit(result), f"{effects[best].value:+.{_digits(effects[best])}f} {_unit(result)} at {best[0]}, layer {best[1]}"
     places: dict[str, list[int]] = {}
     for (place, layer), status in statuses.items():
         if status == STANDS:
@@ -105,7 +105,14 @@ def patch_findings(result: "PatchResult") -> Findings:
         statements.append(Finding.of(EFFECT, STANDS, banded, layers=tuple(layers), anchor=place))
     statements.sort(key=lambda one: -abs(one.value or 0.0))
     rows = [_row(one, contrasts, result.controls) for one in statements[:_MOST_ROWS]]
-    heads = ("place", "layers", "max layer", f"effect [joint 95 %], {unit}", "recovered", *(f"minus {name}" for name in result.controls))
+    heads = (
+        "place",
+        "layers",
+        "max layer",
+        f"effect [joint 95 %], {unit}",
+        "recovered",
+        *(f"minus {name}" for name in result.controls),
+    )
     if len(statements) > _MOST_ROWS:
         rows.append((f"and {len(statements) - _MOST_ROWS} more: contrasts()", *[""] * (len(heads) - 1)))
     return Findings(tuple(statements), headline, (), tuple(rows), heads, tuple(note for note in notes if note))
@@ -114,7 +121,9 @@ def patch_findings(result: "PatchResult") -> Findings:
 def _without_claim(result: "PatchResult", statuses: Mapping[Cell, str], groups: int, best: Cell) -> tuple[str, str]:
     """Return the status of the largest cell, and the reason why nothing is claimed."""
     if groups < MIN_QUESTIONS_FOR_CLAIM:
-        which = "A single pair shows" if len(result.example_ids) == 1 else f"Fewer than {MIN_QUESTIONS_FOR_CLAIM} groups of pairs show"
+        which = (
+            "A single pair shows" if len(result.example_ids) == 1 else f"Fewer than {MIN_QUESTIONS_FOR_CLAIM} groups of pairs show"
+        )
         return DESCRIPTION, f"{which} values without bands: nothing is claimed."
     if not result.controls:
         return DESCRIPTION, "No control was measured, so nothing is claimed."
@@ -146,7 +155,12 @@ def _row(one: Finding, contrasts: pd.DataFrame, controls: tuple[str, ...]) -> tu
 
 
 def _with_band(fact: LayerEstimate) -> str:
-    return fact._replace(low=fact.sim_low, high=fact.sim_high).to_text(2)
+    return fact._replace(low=fact.sim_low, high=fact.sim_high).to_text(_digits(fact))
+
+
+def _digits(fact: LayerEstimate) -> int:
+    """Return the decimals that show three digits of a value; at most 6."""
+    return min(6, max(1, 2 - floor(log10(abs(fact.value))))) if fact.value else 2
 
 
 def _where(places: Mapping[str, list[int]]) -> str:

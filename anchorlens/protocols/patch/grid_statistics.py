@@ -67,7 +67,7 @@ class GridStatistics:
         estimate = self._draws(table).means(table.to_numpy(dtype=np.float64), table.notna().to_numpy())
         unknown = np.full(len(excluded), np.nan)
         if estimate.n.max(initial=0) < MIN_QUESTIONS_FOR_CLAIM:
-            return Band(estimate.value, *[unknown] * 4, estimate.n, unknown)
+            return Band(estimate.value, unknown, unknown, unknown, unknown, estimate.n, unknown)
         every, used = band(estimate, limit=self.limit), ~excluded & (estimate.n >= MIN_QUESTIONS_FOR_CLAIM)
         low, high, n_effective = unknown.copy(), unknown.copy(), unknown.copy()
         if used.any():
@@ -105,8 +105,8 @@ class GridStatistics:
             if control == "none":
                 continue
             less = (own - self.table(control).reindex(columns=own.columns)).dropna(how="all")
-            idle = fixed.reindex(own.columns).to_numpy(dtype=bool) | self.fixed(control).reindex(own.columns, fill_value=True).to_numpy()
-            frames.append(self._frame(LESS_CONTROL, control, less, self.bands(less, idle)))
+            idle = self.fixed(control).reindex(own.columns, fill_value=True) | fixed.reindex(own.columns)
+            frames.append(self._frame(LESS_CONTROL, control, less, self.bands(less, idle.to_numpy(dtype=bool))))
         frames.append(self._shares(source_values, denoising=denoising))
         return pd.concat(frames, ignore_index=True).reindex(columns=list(CONTRAST_COLUMNS))
 

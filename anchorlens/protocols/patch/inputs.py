@@ -16,21 +16,12 @@ from anchorlens.engine.reference import measure, states_at
 from anchorlens.errors import RunError
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
-from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.pairs import TokenizedPair, drop_pair
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
-from anchorlens.protocols.patch.placements import (
-    NORM_MATCHED,
-    OTHER_PAIR,
-    PAIRED,
-    READS,
-    PatchPair,
-    anchor_order,
-    make_placements,
-)
+from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, READS, PatchPair, anchor_order, make_placements
 from anchorlens.protocols.patch.reading import Answers, Reading, choose_metric, forced_tokens, lacks, read_positions
 from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
@@ -91,8 +82,9 @@ class PatchInputs(SweepInputs):
         counts: dict[str, Any] = {"evaluated": len(self.own_pairs), "groups": len({pair.base.group for pair in self.own_pairs})}
         if OTHER_PAIR in self.controls:
             counts["without_other_pair"] = self.without_partner
+        values = self.source_values or {}
         pairs = {
-            pair.base.id: {"answer_ids": list(answer), "wrong_ids": list(wrong), "source_value": (self.source_values or {}).get(pair.base.id)}
+            pair.base.id: {"answer_ids": list(answer), "wrong_ids": list(wrong), "source_value": values.get(pair.base.id)}
             for pair in self.own_pairs
             for answer, wrong in [self.reading.answers[pair.base.id]]
         }
@@ -160,11 +152,12 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
 def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: Reading, answers: Answers) -> PatchPair:
     """Return a pair with its places; the answer's first tokens are appended to both prompts."""
     forced, name = forced_tokens(reading.metric, *answers), one.corrupted.pair.id
-    sides = {"clean": one.clean, "corrupted": one.corrupted}
-    rows = {
-        side: replace(prompt, ids=prompt.ids + forced, positions={**prompt.positions, PAIRED: tuple(pair[at] for pair in one.alignment)})
-        for at, (side, prompt) in enumerate(sides.items())
-    }
+
+    def row(at: int, prompt: TokenizedPrompt) -> TokenizedPrompt:
+        paired = tuple(positions[at] for positions in one.alignment)
+        return replace(prompt, ids=prompt.ids + forced, positions={**prompt.positions, PAIRED: paired})
+
+    rows = {"clean": row(0, one.clean), "corrupted": row(1, one.corrupted)}
     to, by = ("corrupted", "clean") if spec.direction == "denoising" else ("clean", "corrupted")
     target, source = replace(rows[to], id=name), replace(rows[by], id=f"{name}|{by}")
     if not isinstance(reading.metric, str):
@@ -180,7 +173,9 @@ def _choose_controls(spec: Patch, pairs: Sequence[PatchPair]) -> tuple[str, ...]
     return () if spec.controls == NONE else tuple(name for name in PATCH_CONTROLS if name in spec.controls)
 
 
-def _draw_partner(spec: Patch, pair: PatchPair, pairs: Sequence[PatchPair], answers: Mapping[str, Answers]) -> TokenizedPrompt | None:
+def _draw_partner(
+    spec: Patch, pair: PatchPair, pairs: Sequence[PatchPair], answers: Mapping[str, Answers]
+) -> TokenizedPrompt | None:
     """Draw the source of another group with as many prompt tokens, other tokens and another answer; None if there is none."""
     own = pair.source
     assert own is not None  # every pair has two prompts

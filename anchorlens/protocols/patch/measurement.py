@@ -69,8 +69,10 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     ) -> dict[str, Any]:
         reading = inputs.reading
         own = [inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control] for pair in unit.pairs]
-        cells = list(zip(unit.pairs, own, strict=True))
-        fixed = [fixed_layers(spec, *cell, unit.layers, inputs.n_layers, reading.positions(cell[0].target, cell[0].base.id)) for cell in cells]
+        fixed = [
+            fixed_layers(spec, pair, place, unit.layers, inputs.n_layers, reading.positions(pair.target, pair.base.id))
+            for pair, place in zip(unit.pairs, own, strict=True)
+        ]
         return {
             "position": place.target[0] if spec.by in ("position", "head_position") else None, "head": place.head,
             "unit": reading.unit, "n_patched": [len(one.target) for one in own],

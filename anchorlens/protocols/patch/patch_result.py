@@ -38,7 +38,8 @@ class PatchGrid:
         values: Values, [layer place]; NaN where a cell was not measured.
         layers: Layers.
         places: Names of the places: ``pos:5``, ``head:3``, a segment, ``all``.
-        clean_tokens: Tokens of the clean prompt at each place, joined; empty for heads. Of the mean: those that all pairs share, else ``*``.
+        clean_tokens: Tokens of the clean prompt at each place, joined; empty for heads. Of the mean: those of all pairs, ``*`` where
+            they differ.
         corrupted_tokens: The same of the corrupted prompt.
         stands: Whether the mean effect of a cell stands, [layer place]; see :attr:`PatchResult.findings`.
         by_construction: Whether the value of a cell follows by construction, [layer place].
@@ -98,9 +99,7 @@ class PatchResult(SweepResult):
 
     @property
     def effects(self) -> "Float[torch.Tensor, 'pair layer *place']":
-        """Effect on the metric: [pair layer position], [pair layer segment], [pair layer head], [pair layer position head] or
-        [pair layer]; NaN where a pair lacks the place. Pairs, layers and places are those of :meth:`to_xarray`.
-        """
+        """Effect on the metric, [pair layer *place]; NaN where a pair lacks the place. The axes are those of :meth:`to_xarray`."""
         import torch
 
         return torch.from_numpy(self._array(EFFECT, "none"))
@@ -170,13 +169,13 @@ class PatchResult(SweepResult):
             values = own.groupby(["anchor", "layer"], sort=False)[quantity].mean()
         fixed = own.groupby(["anchor", "layer"], sort=False)["by_construction"].mean() > 0.5
         stand = standing_cells(self) if name == MEAN and control == "none" else set[tuple[str, int]]()
-        tokens = [self._tokens(side, name) for side in ("clean", "corrupted")]
         return PatchGrid(
-            name, quantity, "" if quantity == SHARE else self.unit,
-            values.reindex(cells).to_numpy(dtype=np.float64).reshape(shape).T, self.layers, self.anchors, *tokens,
-            np.array([cell in stand for cell in cells], dtype=bool).reshape(shape).T,
-            fixed.reindex(cells, fill_value=False).to_numpy(dtype=bool).reshape(shape).T, own["question_id"].nunique(),
-            self.share_note(name) if quantity == SHARE else "",
+            pair=name, quantity=quantity, unit="" if quantity == SHARE else self.unit, layers=self.layers, places=self.anchors,
+            values=values.reindex(cells).to_numpy(dtype=np.float64).reshape(shape).T,
+            clean_tokens=self._tokens("clean", name), corrupted_tokens=self._tokens("corrupted", name),
+            stands=np.array([cell in stand for cell in cells], dtype=bool).reshape(shape).T,
+            by_construction=fixed.reindex(cells, fill_value=False).to_numpy(dtype=bool).reshape(shape).T,
+            n=own["question_id"].nunique(), note=self.share_note(name) if quantity == SHARE else "",
         )  # fmt: skip
 
     @property
@@ -193,7 +192,7 @@ class PatchResult(SweepResult):
         if len(lengths) < 2:
             return ""
         return (
-            f"the pairs have different numbers of positions ({lengths[0]} to {lengths[-1]}), so the mean at a position is not shown. "
+            f"the pairs have different numbers of positions ({lengths[0]} to {lengths[-1]}), so no mean at a position is shown. "
             "Use by='segment', or pairs of one length."
         )
 
@@ -224,8 +223,8 @@ class PatchResult(SweepResult):
     @cached_property
     def _axes(self) -> dict[str, list[Any]]:
         """Labels of the axes of places."""
-        names = [part.rpartition(":") for anchor in self.anchors for part in anchor.split(" ")]
-        found = {axis: sorted({int(number) for kind, _, number in names if kind == key}) for axis, key in (("position", "pos"), ("head", "head"))}
+        own = self._samples.drop_duplicates("anchor")
+        found = {axis: sorted(map(int, own[axis].dropna().unique())) for axis in ("position", "head")}
         return {axis: list(self.anchors) if axis == "segment" else found[axis] for axis in _AXES[self.by]}
 
     def _array(self, quantity: str, control: str) -> Array:

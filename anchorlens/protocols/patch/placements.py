@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 from anchorlens.engine.patches import window_layers
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
+from anchorlens.protocols.patch.spec import Patch
 
 PatchPair: TypeAlias = Pair[TokenizedPrompt]
 

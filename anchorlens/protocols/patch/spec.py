@@ -62,8 +62,7 @@ class Patch(Specification):
         "positions) or head_position (one head at one position).",
     )
     site: Annotated[str, Choice((*SITES, *HEAD_SITES))] = argument(
-        "resid_pre",
-        f"Hook site whose activation is replaced: {', '.join(SITES)}; of heads {', '.join(HEAD_SITES)}.",
+        "resid_pre", f"Hook site whose activation is replaced: {', '.join(SITES)}; of heads {', '.join(HEAD_SITES)}."
     )
     metric: Annotated[Any, Choice((AUTO, *PATCH_METRICS), "a function of the logits [batch pos d_vocab]", 1)] = argument(
         AUTO,

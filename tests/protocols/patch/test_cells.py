@@ -71,18 +71,30 @@ def positions(result, example_id):
     donor = examples.loc[("donor", base["donor_ids"][0])]
     own, other = (json.loads(one["positions"]) for one in (base, donor))
     segments = {name: where for name, where in own.items() if not name.startswith("pos:") and name not in ("last", "paired")}
-    return {**segments, "paired": own["paired"], "paired_source": other["paired"], "last": own["last"][0], "last_source": other["last"][0]}
+    return {
+        **segments,
+        "paired": own["paired"],
+        "paired_source": other["paired"],
+        "last": own["last"][0],
+        "last_source": other["last"][0],
+    }
 
 
-@pytest.mark.parametrize("engine", ["cone", "reference"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "default")
-def test_every_cell_equals_a_hooked_forward_pass(tiny_model, case, engine):
+def test_every_cell_equals_a_hooked_forward_pass_on_both_engines(tiny_model, case):
     model = tiny_model("llama" if case.get("site") in ("k", "v") else "gpt2")  # key/value heads of their own
-    result = patch_sweep(model, load_pairs(ROWS), engine=engine, progress=False, controls="none", **case)
-    n = 2 if case.get("by") == "layer" else 8
-    assert check_cells(model, result, case.get("window", 1)) >= n * model.cfg.n_layers
+    options = {"progress": False, "controls": "none", **case}
+    result = patch_sweep(model, load_pairs(ROWS), **options)
+    check_cells(model, result, case.get("window", 1))
+    lengths = [len(positions(result, name)["paired"]) for name in result.example_ids]
+    n_heads = model.cfg.n_key_value_heads if case.get("site") in ("k", "v") else model.cfg.n_heads
+    places = {"position": sum(lengths), "layer": 2, "head": 2 * n_heads, "head_position": sum(lengths) * n_heads}
+    assert len(result.samples()) == places[case.get("by", "position")] * model.cfg.n_layers
     assert result.record["config"]["metric"] == case.get("metric", "logit_diff")
-    assert set(result.samples()["unit"]) == {{"prob": "percentage points", "logprob": "nat", "kl": "nat"}.get(case.get("metric"), "logit")}
+    units = {"prob": "percentage points", "logprob": "nat", "kl": "nat"}
+    assert set(result.samples()["unit"]) == {units.get(case.get("metric"), "logit")}
+    again = patch_sweep(model, load_pairs(ROWS), engine="reference", **options)
+    np.testing.assert_allclose(again.samples()["value_after"], result.samples()["value_after"], atol=1e-4)
 
 
 def last_three(logits):
@@ -109,7 +121,9 @@ def test_a_metric_function_reads_only_the_positions_that_change_it(tiny_model):
 
 def test_a_position_that_was_not_declared_is_found_by_the_spot_checks(tiny_model):
     with pytest.raises(Exception, match="differs from the reference engine by .* units of the metric"):
-        patch_sweep(tiny_model("gpt2"), load_pairs(ROWS), metric=lambda logits: logits[:, -2, 3], metric_positions=[-1], progress=False)
+        patch_sweep(
+            tiny_model("gpt2"), load_pairs(ROWS), metric=lambda logits: logits[:, -2, 3], metric_positions=[-1], progress=False
+        )
 
 
 @pytest.mark.parametrize(
