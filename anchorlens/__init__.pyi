@@ -11,7 +11,8 @@ from .models.names import known_models
 from .models.size import ModelSize, model_size
 from .probing.cross_fitting import CrossFittedProbes
 from .probing.probes import LayerProbes, TruthProbe
-from .prompts.pairs import PairData, load_pairs
+from .prompts.load_pairs import load_pairs
+from .prompts.pairs import PairData
 from .protocols.answer_only.spec import AnswerOnly
 from .protocols.knockout.spec import Knockout
 from .protocols.patch.spec import Patch

@@ -12,6 +12,7 @@ from torch import Tensor
 from anchorlens.engine.choose_engine import check_cone
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize
+from anchorlens.engine.metric_reads import Metric, find_reads, find_tokens
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import by_head
@@ -21,7 +22,6 @@ from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter
 from anchorlens.models.backend import LensModel
 from anchorlens.models.memory import free_memory
 from anchorlens.patching import setters
-from anchorlens.patching.metric_reads import Metric, find_positions, find_tokens
 from anchorlens.patching.setters import Cache, PatchSetter
 from anchorlens.prompts.batches import TokenBatch
 
@@ -190,7 +190,7 @@ def measure_grid(
     clean = torch.stack([by_head(cache[name], site).to(adapter.device).expand(own.shape[1:]) for name in names])
     batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
     grid = _Grid(adapter, site, _SETTERS[setter.__name__][0], batch, clean, own)
-    before, positions = float(metric(template)), find_positions(metric, template)
+    before, positions = float(metric(template)), find_reads(metric, template)
     values: dict[Index, float] = {tuple(index): before for index in indices}
     last = max(positions, default=-1)
     changed = [index for index in values if grid.first(index[1:]) <= last and grid.is_changed(index[0], index[1:])]

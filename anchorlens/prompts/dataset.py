@@ -1,7 +1,11 @@
 """Interface of a data set of prompts (questions, clean/corrupted pairs)."""
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,32 @@ class Dropped:
     answer: str
     reason: str
     detail: str = field(default="")
+
+
+class RowDropped(Exception):  # noqa: N818 - caught and counted by its reason, never an error
+    """Raised for a row that cannot be measured; rows are counted by ``reason``."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class CountsDropped:
+    """Counts and lists the rows that a data set has left out."""
+
+    dropped: tuple[Dropped, ...]
+
+    @property
+    def dropped_counts(self) -> dict[str, int]:
+        """Reason -> number of rows in ``dropped``, sorted by reason."""
+        return dict(sorted(Counter(row.reason for row in self.dropped).items()))
+
+    def dropped_frame(self) -> "pandas.DataFrame":
+        """Return one row per dropped row: ``example_id dataset question answer reason detail``."""
+        import pandas
+
+        return pandas.DataFrame([vars(row) for row in self.dropped], columns=[one.name for one in fields(Dropped)])
 
 
 @runtime_checkable

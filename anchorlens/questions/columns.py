@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.questions.cells import unpack
+from anchorlens.prompts.cells import unpack
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema
 from anchorlens.warn import warn
 

@@ -8,20 +8,9 @@ from typing import Any, TypeAlias
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.prompts.read_rows import EXTENSIONS, Rows, file_rows, is_table, table_name
 from anchorlens.questions.schemas import SCHEMAS, Schema
-from anchorlens.questions.sources import (
-    EXTENSIONS,
-    KNOWN,
-    SAMPLE_SUFFIX,
-    Rows,
-    file_rows,
-    find_dataset,
-    hub_rows,
-    is_table,
-    sample_rows,
-    table_name,
-    table_rows,
-)
+from anchorlens.questions.sources import KNOWN, SAMPLE_SUFFIX, find_dataset, hub_rows, question_rows, sample_rows
 
 QASource: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any] | tuple[str, str | Sequence[str]]] | Any
 """Type of the first argument of ``load_qa``."""
@@ -65,7 +54,7 @@ def find_origin(
         if path is not None:
             raise InputError(f"path={short_repr(path)}: not allowed with a table. Pass one of them.", argument="path")
         label = dataset_name or table_name(name)
-        return Origin(table_name(name), label, _schema(label), True, False, lambda: table_rows(name))
+        return Origin(table_name(name), label, _schema(label), True, False, lambda: question_rows(name))
     if entry is not None and path is None:
         label, schema = dataset_name or entry.name, _schema(entry.name)
         if entry.kind == "sample":

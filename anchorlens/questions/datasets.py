@@ -5,16 +5,16 @@ import html
 import json
 import os
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
+from anchorlens.prompts.dataset import CountsDropped, Dropped
 from anchorlens.questions.accuracy import describe_accuracy, find_form
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import check_columns, check_fields, rename_columns, split_answers, warn_of_cells
@@ -29,18 +29,11 @@ from anchorlens.warn import warn
 if TYPE_CHECKING:
     import pandas
 
-# Reason to drop a row -> characters, and their description.
-_BAD_CHARACTERS = {
-    # Half of a UTF-16 pair, which cannot be written to a file.
-    "lone_surrogate": (re.compile("[\ud800-\udfff]"), "half of a character (a lone surrogate). Save the file as UTF-8 again."),
-    # All of C0 but tab and line ends, and DEL.
-    "control_character": (re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"), "a control character. Remove it."),
-}
 _NO_ANNOTATION = "If these columns are no annotation, remove them, or pass spans='rules'."
 
 
 @dataclass(frozen=True)
-class QAData:
+class QAData(CountsDropped):
     """Question set with the segments of every question, returned by :func:`load_qa`.
 
     Attributes:
@@ -80,11 +73,6 @@ class QAData:
         shares = [(len(e.subject.of(e.question)) + len(e.property.of(e.question))) / len(e.question) for e in self.examples]
         return sum(shares) / len(shares) if shares else float("nan")
 
-    @property
-    def dropped_counts(self) -> dict[str, int]:
-        """Reason -> number of rows in ``dropped``, sorted by reason."""
-        return dict(sorted(Counter(row.reason for row in self.dropped).items()))
-
     def _facts(self) -> dict[str, str]:
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
         sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
@@ -116,12 +104,6 @@ class QAData:
             "spans": self.spans, "examples": len(self.examples), "pool": len(self.pool), "pool_dropped": dict(self.pool_dropped),
             **({"reading": dict(self.reading)} if self.reading else {}),
         }  # fmt: skip
-
-    def dropped_frame(self) -> "pandas.DataFrame":
-        """Return one row per dropped row of the draw: ``example_id dataset question answer reason detail``."""
-        import pandas
-
-        return pandas.DataFrame([vars(row) for row in self.dropped], columns=[field.name for field in fields(Dropped)])
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row per example.
@@ -179,11 +161,9 @@ def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, 
     """Return a row with its spans, or a dropped row with its reason."""
     first = record.answers[0] if record.answers else ""
     texts = {"id": example_id, "question": record.question, "answers": "".join(record.answers), "relation": record.relation or ""}
-    for reason, (characters, description) in _BAD_CHARACTERS.items():
-        fields = [field for field, text in texts.items() if characters.search(text)]
-        if fields:
-            valid_id, question, answer = (characters.sub("\ufffd", text) for text in (example_id, record.question, first))
-            return Dropped(valid_id, dataset, question, answer, reason, f"{where}: {fields[0]} contains {description}")
+    if bad := find_bad_character(texts):
+        valid_id, question, answer = map(replace_bad_characters, (example_id, record.question, first))
+        return Dropped(valid_id, dataset, question, answer, bad[0], f"{where}: {bad[1]}")
     reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
     found = None if reason else finder.find(record, where)
     if found is None or found.subject is None or found.property is None:

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import DataError
+from anchorlens.prompts.cells import cell_text, unpack
 from anchorlens.questions.answers import ANSWER_TYPES
-from anchorlens.questions.cells import cell_text, unpack
 
 Row: TypeAlias = Mapping[str, Any]
 

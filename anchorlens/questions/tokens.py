@@ -12,18 +12,10 @@ from typing_extensions import override
 
 from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import resolve_add_bos, with_bos
+from anchorlens.prompts.dataset import RowDropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
-
-
-class RowDropped(Exception):  # noqa: N818 - caught and counted by its reason, never an error
-    """Raised for a row that cannot be measured; rows are counted by ``reason``."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True)

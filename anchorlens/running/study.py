@@ -11,7 +11,7 @@ from anchorlens.display import short_repr
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.models.source import check_model, existing_path
 from anchorlens.prompts.dataset import PromptDataset
-from anchorlens.prompts.pairs import load_pairs
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.sweep_context import DataSource
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.planning import SweepPlan

@@ -189,7 +189,7 @@ def load_recorded_data(sweep: Mapping[str, Any], path: "str | os.PathLike[str]",
     """Load a file as the data set of a sweep was loaded; ``columns`` replaces the recorded ones."""
     record = sweep["data"]
     if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
-        from anchorlens.prompts.pairs import load_pairs  # imports torch
+        from anchorlens.prompts.load_pairs import load_pairs  # imports torch
 
         return load_pairs(path, name=record["name"], limit=record["limit"])
     return load_qa(record["name"], path=path, **{**record.get("reading", {}), **({"columns": columns} if columns else {})})

@@ -7,7 +7,8 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.dataset import PromptDataset
-from anchorlens.prompts.pairs import load_pairs, set_up_pairs
+from anchorlens.prompts.load_pairs import load_pairs
+from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.qa_context import set_up_questions
@@ -39,12 +40,13 @@ def test_pairs_and_questions_are_data_sets():
     ("rows", "said"),
     [
         ([{**ROW, "anwser": " a"}], "anwser"),
-        ([{"clean": "a", "corrupted": "b", "answer": "c"}], "wrong"),
-        ([{**ROW, "id": "x"}, {**ROW, "id": "x"}], "same id"),
-        ("missing.csv", "no such file"),
+        ([{"clean": "a", "answer": "c"}], "'corrupted' is missing"),
+        ([{**ROW, "id": "x"}, {**ROW, "id": "x"}], "2 rows have the id 'x'"),
+        ("missing.csv", "No such file"),
+        ("fact-pairs", "no such file or sample"),
         ("clean,corrupted,answer,wrong\nA \xe9,A C,B,C\n".encode("latin1"), "UTF-8"),
-        (b'clean,corrupted,answer,wrong\n"A B"x,A C,B,C\n', "no CSV file"),
-        (b"clean,corrupted,answer,wrong\nA, B,A C,B,C\n", "row 1 has more cells than the header"),
+        (b'clean,corrupted,answer,wrong\n"A B"x,A C,B,C\n', "cannot be read"),
+        (b"clean,corrupted,answer,wrong\nA, B,A C,B,C\n", "line 2 has 5 cells, but the header has 4 columns"),
     ],
 )
 def test_unreadable_input_is_refused_by_name(tmp_path, rows, said):
@@ -71,9 +73,9 @@ def test_a_limit_is_a_number_of_rows(limit):
         load_pairs([ROW], limit=limit)
 
 
-@pytest.mark.parametrize("cell", ["", "  ", None, 3])
-def test_a_row_with_an_empty_cell_is_dropped(cell):
-    data = load_pairs([ROW, {**ROW, "wrong": cell}])
+@pytest.mark.parametrize("cell", ["", "  ", None])
+def test_a_row_with_an_empty_prompt_is_dropped(cell):
+    data = load_pairs([ROW, {**ROW, "corrupted": cell}])
     assert len(data) == 1
     assert [row.reason for row in data.dropped] == ["empty_cell"]
 
@@ -82,12 +84,12 @@ def test_pairs_that_cannot_be_patched_are_dropped_with_their_reason(tiny_model):
     adapter = adapt(tiny_model("gpt2"))
     data = load_pairs(
         [
-            ROW, {**ROW, "corrupted": "The ae more is"}, {**ROW, "answer": " unquestionably so"},
-            {"clean": "word " * 2000, "corrupted": "word " * 2000, "answer": "a", "wrong": "b"},
+            ROW,
+            {"clean": "word " * 2000, "corrupted": "more " * 2000, "answer": "a", "wrong": "b"},
         ]
     )  # fmt: skip
     context = set_up_pairs(adapter, data, Patch())
-    assert [row.reason for row in context.dropped] == ["length_differs", "answer_not_one_token", "too_long"]
+    assert [row.reason for row in context.dropped] == ["too_long"]
     (pair,) = context.pairs
     assert pair.clean.group == pair.corrupted.group
     assert pair.clean.positions["pos:0"] == (0,)

@@ -105,7 +105,7 @@ def test_a_frame_of_another_library_is_an_error_with_the_fix(unchecked):
         def to_dicts(self):
             return OWN
 
-    with refused(DataError, "Cannot read questions from a DataFrame of this library. Pass frame.to_dicts()"):
+    with refused(DataError, "Cannot read rows from a DataFrame of this library. Pass frame.to_dicts()"):
         load_qa(DataFrame())
     assert len(load_qa(DataFrame().to_dicts())) == 1
 

@@ -13,7 +13,7 @@ _DRAWS = 2
 
 
 @torch.no_grad()
-def find_positions(metric: Metric, logits: Float[Tensor, "batch pos d_vocab"]) -> list[int]:
+def find_reads(metric: Callable[[Tensor], float | Tensor], logits: Float[Tensor, "batch pos d_vocab"]) -> list[int]:
     """Return the positions whose logits change the metric: each is replaced in turn by shuffled, noisy logits and restored."""
     before, reads = float(metric(logits)), list[int]()
     generator = torch.Generator().manual_seed(0)

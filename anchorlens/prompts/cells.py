@@ -21,6 +21,14 @@ _MOST_BITS = 1024
 # A text that begins so is a list or an object, not an answer such as "[sic] Lima".
 _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 
+# Reason to drop a row -> characters, and their description.
+_BAD_CHARACTERS = {
+    # Half of a UTF-16 pair, which cannot be written to a file.
+    "lone_surrogate": (re.compile("[\ud800-\udfff]"), "half of a character (a lone surrogate). Save the file as UTF-8 again."),
+    # All of C0 but tab and line ends, and DEL.
+    "control_character": (re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"), "a control character. Remove it."),
+}
+
 
 def plain(value: Any) -> Any:
     """Convert a value to JSON types: arrays to lists, numpy numbers and decimals, missing values (also NaN) to None.
@@ -119,3 +127,19 @@ def unpack(value: object, where: str) -> object:
         problem = f"{shorten(text)} is not a valid list ({reason.msg}, character {reason.pos + 1})"
         raise DataError(f'{where}: {problem}. Write JSON: ["Rome", "Roma"].')
     return value
+
+
+def find_bad_character(texts: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the reason to drop a row of these fields, and its description; None if every text can be measured and written."""
+    for reason, (characters, description) in _BAD_CHARACTERS.items():
+        for field, text in texts.items():
+            if characters.search(text):
+                return reason, f"{field} contains {description}"
+    return None
+
+
+def replace_bad_characters(text: str) -> str:
+    """Return a text that can be written to a file."""
+    for characters, _ in _BAD_CHARACTERS.values():
+        text = characters.sub("\ufffd", text)
+    return text
