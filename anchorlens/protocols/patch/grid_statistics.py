@@ -123,6 +123,7 @@ class GridStatistics:
         if not denoising:
             corrupted = corrupted.add(source.reindex(after.index.get_level_values("example_id")).to_numpy(), axis=0)
         moved = after - corrupted
+        total = total if total.mean() else total * np.nan
         whole = (moved * 0).add(total.reindex(after.index).to_numpy(), axis=0)
         draws = self._draws(after)
         parts = (draws.means(one.to_numpy(dtype=np.float64), one.notna().to_numpy()) for one in (moved, whole))

@@ -2,18 +2,21 @@
 
 import torch
 
-LETTERS = ("site", "window", "direction")
-
 
 def hook_of(site, layer):
     """Name of the hook of a site."""
     return f"blocks.{layer}.{'attn.' if site in ('z', 'q', 'k', 'v', 'pattern') else ''}hook_{site}"
 
 
-def patched_logits(model, target, source, site, layers, to, by, head=None):
-    """Logits [pos d_vocab] of a target whose activations are replaced by the source's."""
+def cache_of(model, source):
+    """Activations of a prompt's own run."""
     with torch.no_grad():
-        _, cache = model.run_with_cache(torch.tensor([source]))
+        return model.run_with_cache(torch.tensor([source]))[1]
+
+
+def patched_logits(model, target, cache, site, layers, to, by, head=None):
+    """Logits [pos d_vocab] of a target whose activations are replaced by those of a source."""
+    with torch.no_grad():
 
         def put(value, hook):
             new = cache[hook.name]

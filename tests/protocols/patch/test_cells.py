@@ -8,7 +8,7 @@ import torch
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
-from tests.protocols.patch.plain import clean_log_p, metric_of, patched_logits
+from tests.protocols.patch.plain import cache_of, clean_log_p, metric_of, patched_logits
 
 # The small tokenizer knows single letters and few words: both prompts of a pair have as many tokens.
 ROWS = [
@@ -33,33 +33,30 @@ CASES = [
 
 
 def check_cells(model, result, window=1, atol=1e-4):
-    """Raise if a cell of the result differs from plain hooks; return the number of cells."""
+    """Raise if a cell of the result differs from plain hooks."""
     config, n_layers = result.record["config"], model.cfg.n_layers
     examples = result.examples(all_columns=True).set_index(["role", "example_id"])
-    rows = {}
-    for cell in result.samples(all_columns=True).itertuples():
-        base, donor = examples.loc[("base", cell.example_id)], examples.loc[("donor", cell.donor_id)]
-        target, source = (list(map(int, one["token_ids"])) for one in (base, donor))
-        own = result.record["pairs"][cell.example_id]
-        answer, wrong = own["answer_ids"], own["wrong_ids"]
-        at = rows.setdefault(cell.example_id, positions(result, cell.example_id))
-        to, by, last = at["paired"], at["paired_source"], at["last"]
-        if cell.anchor in at:
-            by = [by[to.index(t)] for t in at[cell.anchor]]
-            to = at[cell.anchor]
-        elif not pd.isna(cell.position):
-            by, to = [by[to.index(cell.position)]], [int(cell.position)]
-        head = None if pd.isna(cell.head) else int(cell.head)
-        first = max(0, cell.layer - (window - 1) // 2)
-        layers = range(first, min(n_layers, cell.layer - (window - 1) // 2 + window))
-        logits = patched_logits(model, target, source, config["site"], layers, to, by, head)
-        before = patched_logits(model, target, source, config["site"], [], to, by)
+    for (name, donor), cells in result.samples(all_columns=True).groupby(["example_id", "donor_id"]):
+        target, source = (list(map(int, examples.loc[key]["token_ids"])) for key in (("base", name), ("donor", donor)))
+        at, own, cache = positions(result, name), result.record["pairs"][name], cache_of(model, source)
+        of, last = dict(zip(at["paired"], at["paired_source"], strict=True)), at["last"]
         denoising = config["direction"] == "denoising"
         clean = clean_log_p(model, source if denoising else target, at["last_source"] if denoising else last)
-        for value, have in ((logits, cell.value_after), (before, cell.value_before)):
-            assert have == pytest.approx(metric_of(config["metric"], value, last, answer, wrong, clean), abs=atol)
-        assert cell.effect == pytest.approx((100 if config["metric"] == "prob" else 1) * (cell.value_after - cell.value_before))
-    return len(result.samples())
+
+        def metric(logits, own=own, last=last, clean=clean):
+            return metric_of(config["metric"], logits, last, own["answer_ids"], own["wrong_ids"], clean)
+
+        before = metric(patched_logits(model, target, cache, config["site"], [], [], []))
+        for cell in cells.itertuples():
+            to = at.get(cell.anchor) or ([int(cell.position)] if not pd.isna(cell.position) else at["paired"])
+            head = None if pd.isna(cell.head) else int(cell.head)
+            first = cell.layer - (window - 1) // 2
+            layers = range(max(0, first), min(n_layers, first + window))
+            logits = patched_logits(model, target, cache, config["site"], layers, to, [of[t] for t in to], head)
+            assert cell.value_before == pytest.approx(before, abs=atol)
+            assert cell.value_after == pytest.approx(metric(logits), abs=atol)
+            factor = 100 if config["metric"] == "prob" else 1
+            assert cell.effect == pytest.approx(factor * (cell.value_after - cell.value_before))
 
 
 def positions(result, example_id):
@@ -115,7 +112,7 @@ def test_a_metric_function_reads_only_the_positions_that_change_it(tiny_model):
     for cell in found.samples().itertuples():
         target, source = (list(examples.loc[key]["token_ids"]) for key in (("base", cell.example_id), ("donor", cell.donor_id)))
         every = range(len(target))
-        logits = patched_logits(model, target, source, "resid_pre", [cell.layer], every, every)
+        logits = patched_logits(model, target, cache_of(model, source), "resid_pre", [cell.layer], every, every)
         assert cell.value_after == pytest.approx(float(last_three(logits[None])), abs=1e-4)
 
 
