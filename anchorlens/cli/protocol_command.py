@@ -90,7 +90,7 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
         ),
     ]  # fmt: skip
     if spec.DATA == "pairs":
-        shown = "CSV file of prompt pairs: clean, corrupted, answer, wrong. Repeatable."
+        shown = "File (csv, tsv, jsonl, json, parquet) or sample of prompt pairs. Repeatable."
         limit = click.Option(["--limit"], type=int, default=None, help="Number of pairs to load from each file.")
         return [*options, click.Option(["--data"], multiple=True, metavar="FILE", help=shown), limit]
     return [
@@ -156,7 +156,7 @@ def _examples(spec: type[Specification]) -> str:
     name = spec.NAME
     start = f"\b\nExamples:\n  anchorlens {name} --model smollm2-135m-instruct"
     if spec.DATA == "pairs":
-        return f"{start} --data pairs.csv --out runs/a\n"
+        return f"{start} --data ioi-pairs --limit 10 --out runs/a\n"
     return f"""{start} --dataset triviaqa-sample --limit 110 --out runs/a
   anchorlens {name} --model smollm2-135m-instruct --dataset mine.csv --columns question=q,answers=gold --out runs/b
   anchorlens {name} --model gpt2 --model Qwen/Qwen3-8B --dataset popqa --dataset nq --limit 500 --out runs/c
