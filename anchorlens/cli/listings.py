@@ -1,4 +1,4 @@
-"""``anchorlens models`` and ``anchorlens datasets``: list models and question sets."""
+"""``anchorlens models`` and ``anchorlens datasets``: list models and data sets."""
 
 import click
 
@@ -22,15 +22,20 @@ def models_command(everything: bool, as_json: bool) -> None:
 @click.command("datasets", epilog="\b\nExamples:\n  anchorlens swap --dataset mine --data-file mine.jsonl ...\n")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list for scripts.")
 def datasets_command(as_json: bool) -> None:
-    """List question sets and the columns of your own files.
+    """List question sets, samples of prompt pairs, and the columns of your own files.
 
     \b
-    Your own file (jsonl, json, csv, tsv, parquet) needs the columns
+    Your own file of questions (jsonl, json, csv, tsv, parquet) needs the columns
       question   text
       answers    list of gold aliases (or answer: one text)
     and may have id, relation, answer_type, popularity, subject and property (text that occurs once in the question),
     or subject_span and property_span ([start, end] in characters). --columns question=q,answers=gold names others.
+
+    \b
+    Your own file of prompt pairs, for patch, needs the columns
+      clean, corrupted   texts or lists of token ids
+    and may have answer, wrong (one or several tokens), id, group, segments and alignment.
     """
     from anchorlens.questions.datasets import known_datasets
 
-    listing("Question sets", known_datasets(), as_json=as_json)
+    listing("Data sets", known_datasets(), as_json=as_json)

@@ -90,7 +90,7 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
         ),
     ]  # fmt: skip
     if spec.DATA == "pairs":
-        shown = "csv, jsonl, json, tsv or parquet file of prompt pairs (clean, corrupted, answer, wrong), or an embedded set. Repeatable."
+        shown = "File (csv, tsv, jsonl, json, parquet) or sample of prompt pairs. Repeatable."
         limit = click.Option(["--limit"], type=int, default=None, help="Number of pairs to load from each file.")
         return [*options, click.Option(["--pairs"], multiple=True, metavar="FILE", help=shown), limit]
     return [
@@ -156,7 +156,7 @@ def _examples(spec: type[Specification]) -> str:
     name = spec.NAME
     start = f"\b\nExamples:\n  anchorlens {name} --model smollm2-135m-instruct"
     if spec.DATA == "pairs":
-        return f"""{start} --pairs pairs.csv --by position --out runs/a
+        return f"""{start} --pairs ioi-pairs --by position --out runs/a
   anchorlens {name} --model gpt2 --pairs pairs.csv --by head --site z --out runs/b
   anchorlens {name} --model gpt2 --pairs pairs.csv --by segment --site mlp_out --window 5 --metric prob --out runs/c
 \b

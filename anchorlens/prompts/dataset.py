@@ -46,6 +46,27 @@ class CountsDropped:
         return pandas.DataFrame([vars(row) for row in self.dropped], columns=[one.name for one in fields(Dropped)])
 
 
+@dataclass(frozen=True)
+class KnownDataset:
+    """Data set that is loaded by name.
+
+    Attributes:
+        name: Name to pass to ``load_qa`` or, for prompt pairs, to ``load_pairs``.
+        hub_id: Repository on the Hugging Face hub; for a sample of questions, the repository with the same schema.
+        config: Default configuration. If None, the repository has only one.
+        split: Default split of the repository.
+        kind: ``hub``, ``sample`` (embedded questions) or ``pairs`` (embedded prompt pairs).
+        note: Description in one line.
+    """
+
+    name: str
+    hub_id: str | None
+    config: str | None
+    split: str | None
+    kind: str
+    note: str
+
+
 @runtime_checkable
 class PromptDataset(Protocol):
     """Interface of a data set of prompts, as used by the runner, resuming and provenance."""

@@ -1,27 +1,17 @@
 """Embedded samples of prompt pairs."""
 
-from dataclasses import dataclass
 from importlib import resources
 
+from anchorlens.prompts.dataset import KnownDataset
 from anchorlens.prompts.read_rows import Rows, parse_table
 
-
-@dataclass(frozen=True)
-class PairSample:
-    """Sample that ``load_pairs`` loads by name.
-
-    Attributes:
-        name: Name to pass to ``load_pairs``.
-        kind: ``sample``.
-        note: Description in one line.
-    """
-
-    name: str
-    kind: str
-    note: str
-
-
-PAIR_SAMPLES: dict[str, PairSample] = {}
+_NOTES = {
+    "facts-pairs": "100 pairs of facts, such as capitals, cities, chemical symbols and opposites, with exchanged subjects",
+    "ioi-pairs": "100 pairs of sentences with two names, one repeated; the answer is the other one",
+    "induction-pairs": "100 pairs of repeated lists of words; the answer is the next word of the list",
+}
+PAIR_SAMPLES = {name: KnownDataset(name, None, None, None, "pairs", f"embedded {note}") for name, note in _NOTES.items()}
+"""Name -> embedded sample."""
 
 
 def sample_rows(name: str) -> Rows:

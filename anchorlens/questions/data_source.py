@@ -60,8 +60,9 @@ def find_origin(
         if entry.kind == "sample":
             return Origin(f"sample:{_stem(entry.name)}", label, schema, False, False, lambda: sample_rows(entry))
         subset, part = config or entry.config, split or entry.split
+        assert entry.hub_id is not None and part is not None  # a set of the hub
         source = f"hub:{entry.hub_id}[{':'.join(filter(None, (subset, part)))}{f'@{revision}' if revision else ''}]"
-        return Origin(source, label, schema, False, False, lambda: hub_rows(entry.hub_id, subset, part, revision))
+        return Origin(source, label, schema, False, False, lambda hub_id=entry.hub_id: hub_rows(hub_id, subset, part, revision))
     file, label = _file(name, path)
     schema = _schema(label, dataset_name)
     cells = file.suffix.lower() in (".csv", ".tsv")

@@ -14,14 +14,15 @@ from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
-from anchorlens.prompts.dataset import CountsDropped, Dropped
+from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
+from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.questions.accuracy import describe_accuracy, find_form
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.columns import check_columns, check_fields, rename_columns, split_answers, warn_of_cells
 from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
-from anchorlens.questions.sources import KNOWN, KnownDataset
+from anchorlens.questions.sources import KNOWN
 from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
 from anchorlens.questions.templates import match_template
 from anchorlens.warn import warn
@@ -128,13 +129,13 @@ class QAData(CountsDropped):
 
 
 def known_datasets() -> tuple[KnownDataset, ...]:
-    """Return the question sets that ``load_qa`` loads by name: four of the hub and four embedded samples.
+    """Return the data sets that are loaded by name: questions (four sets of the hub, four embedded samples) and prompt pairs.
 
     Examples:
         >>> [entry.name for entry in known_datasets() if entry.kind == "sample"]
         ['popqa-sample', 'triviaqa-sample', 'hotpotqa-sample', 'nq-sample']
     """
-    return KNOWN
+    return (*KNOWN, *PAIR_SAMPLES.values())
 
 
 def canonical(row: Row) -> str:

@@ -1,36 +1,14 @@
 """Known question sets, and the rows of the hub, of an embedded sample and of a table of questions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from anchorlens.display import short_repr
 from anchorlens.errors import DataError, DownloadError, InputError
 from anchorlens.prompts.cells import plain_rows
+from anchorlens.prompts.dataset import KnownDataset
 from anchorlens.prompts.read_rows import Rows, parse_jsonl, table_rows
-
-
-@dataclass(frozen=True)
-class KnownDataset:
-    """Question set that ``load_qa`` loads by name.
-
-    Attributes:
-        name: Name to pass to ``load_qa``.
-        hub_id: Repository on the Hugging Face hub; for a sample, the repository with the same schema.
-        config: Default configuration. If None, the repository has only one.
-        split: Default split of the repository.
-        kind: ``hub`` or ``sample``.
-        note: Description in one line.
-    """
-
-    name: str
-    hub_id: str
-    config: str | None
-    split: str
-    kind: str
-    note: str
-
 
 _HUB = (
     KnownDataset("popqa", "akariasai/PopQA", None, "test", "hub", "14,267 templated questions, 16 relations, with popularity"),

@@ -10,6 +10,7 @@ import pandas as pd
 
 from anchorlens.display import as_int, join_words, short_repr
 from anchorlens.errors import AnchorlensError, InputError
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.protocols.registry import specification_of
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.runs.checksums import SUMS, find_changed_files
@@ -172,7 +173,7 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
         record = sweep["data"]
         here: Any = given.get(name) if isinstance(given, Mapping) else given
         if here is None and str(record["source"]).startswith(_SAMPLE):
-            here = load_qa(name)
+            here = load_recorded_data(sweep)
         if here is None:
             here = _same_file(folder, sweep)
         if here is None:
@@ -185,13 +186,16 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
     return found
 
 
-def load_recorded_data(sweep: Mapping[str, Any], path: "str | os.PathLike[str]", columns: Mapping[str, str] | None = None) -> Any:
-    """Load a file as the data set of a sweep was loaded; ``columns`` replaces the recorded ones."""
+def load_recorded_data(
+    sweep: Mapping[str, Any], path: "str | os.PathLike[str] | None" = None, columns: Mapping[str, str] | None = None
+) -> Any:
+    """Load a file, or the recorded sample, as the data set of a sweep was loaded; ``columns`` replaces the recorded ones."""
     record = sweep["data"]
+    sample = str(record["source"]).removeprefix(_SAMPLE)
     if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
-        from anchorlens.prompts.load_pairs import load_pairs  # imports torch
-
-        return load_pairs(path, name=record["name"], limit=record["limit"])
+        return load_pairs(path or sample, name=record["name"], limit=record["limit"])
+    if path is None:
+        return load_qa(record["name"])
     return load_qa(record["name"], path=path, **{**record.get("reading", {}), **({"columns": columns} if columns else {})})
 
 

@@ -322,10 +322,11 @@ def test_repr_html_and_frame_show_counts_and_share():
     assert cut == list(frame["property"])
 
 
-def test_known_datasets_are_four_and_four_without_heavy_imports():
+def test_known_datasets_are_four_and_four_and_three_of_pairs_without_heavy_imports():
     entries = known_datasets()
     assert [e.name for e in entries if e.kind == "hub"] == list(HUB_ROWS)
     assert [e.name for e in entries if e.kind == "sample"] == [f"{name}-sample" for name in HUB_ROWS]
+    assert [e.name for e in entries if e.kind == "pairs"] == ["facts-pairs", "ioi-pairs", "induction-pairs"]
     code = (
         "import sys, anchorlens.questions.datasets as d; d.known_datasets(); "
         "sys.exit(any(m in sys.modules for m in ('torch', 'pandas', 'datasets', 'pyarrow')))"
