@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,6 +13,8 @@ from anchorlens.figures.layout import FRAME, INK
 from anchorlens.figures.palette import in_theme
 
 MEAN = "mean"
+Grid: TypeAlias = Any
+"""Values of a pair or of the mean over pairs, [layer place]: a ``PatchGrid`` of the patch protocol."""
 # Pairs of the slider besides the mean; a page of more would be slow.
 _MOST_PAIRS = 100
 _AXIS_TITLES = {
@@ -25,30 +27,26 @@ _WIDEST_LABEL, _MOST_ROW_LABELS = 14, 40
 _SLIDER = 54
 
 
-class Grid(Protocol):
-    """Values of a pair or of the mean over pairs, [layer place]."""
-
-    pair: str
-    unit: str
-    values: Any
-    layers: tuple[int, ...]
-    places: tuple[str, ...]
-    clean_tokens: tuple[str, ...]
-    corrupted_tokens: tuple[str, ...]
-    stands: Any
-    n: int
-    note: str
-
-
 @runtime_checkable
 class GridResult(Protocol):
     """Result that has a grid for each pair and for their mean."""
 
-    example_ids: tuple[str, ...]
-    record: dict[str, Any]
-    no_mean: str
+    @property
+    def example_ids(self) -> tuple[str, ...]:
+        """Ids of the pairs."""
+        ...
 
-    def grid(self, pair: "str | int" = MEAN, quantity: str = "effect", control: str = "none") -> Grid:
+    @property
+    def record(self) -> dict[str, Any]:
+        """Record of the sweep, as in run.json."""
+        ...
+
+    @property
+    def no_mean(self) -> str:
+        """Reason why there is no mean over pairs; empty if there is one."""
+        ...
+
+    def grid(self, pair: "str | int" = MEAN, quantity: str = "effect", control: str = "none") -> Any:
         """Return the grid of one pair or of the mean over pairs."""
         ...
 

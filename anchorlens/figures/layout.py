@@ -175,9 +175,12 @@ def check_width(width: int | None) -> None:
 
 
 def fit_figure(figure: go.Figure, width: int) -> go.Figure:
-    """Return a copy of a figure for a picture of a width in pixels: without buttons, and arranged if ``plot_curves`` made it."""
+    """Return a copy of a figure for a picture of a width in pixels, arranged if ``plot_curves`` made it.
+
+    It has no buttons and sliders.
+    """
     content = figure.to_plotly_json()
-    layout = {**content["layout"], "updatemenus": []}
+    layout = {**content["layout"], "updatemenus": [], "sliders": []}
     plan = layout.get("meta", {}).get("anchorlens")
     if plan is not None:
         layout = fit_layout(layout, content["data"], plan, width)

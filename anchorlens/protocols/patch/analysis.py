@@ -1,17 +1,20 @@
 """Curves, contrasts and findings of `patch`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from typing_extensions import override
 
 from anchorlens.constants import PATCH_CONTROLS
+from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
+from anchorlens.results.analysis import Analysis
 from anchorlens.results.findings import Findings
-from anchorlens.results.sweep import Analysis
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, CURVE_TYPES
 
 _SUMMARY = (
@@ -39,6 +42,10 @@ class PatchAnalysis(Analysis):
     @override
     def findings(self, result: PatchResult) -> Findings:
         return patch_findings(result)
+
+    @override
+    def figure(self, results: Sequence[PatchResult]) -> go.Figure:
+        return plot_grids(results)
 
     @override
     def summary(self, result: PatchResult) -> pd.DataFrame:
