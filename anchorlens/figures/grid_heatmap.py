@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.layout import FRAME, INK
+from anchorlens.figures.layout import FRAME, INK, SLIDER
 from anchorlens.figures.palette import in_theme
 
 MEAN = "mean"
@@ -24,7 +24,6 @@ _AXIS_TITLES = {
 _ROW, _LEAST_INNER, _MOST_INNER, _AROUND = 14, 260, 900, 230
 _OUTLINE = {"color": INK, "width": 1.6}
 _WIDEST_LABEL, _MOST_ROW_LABELS = 14, 40
-_SLIDER = 54
 
 
 @runtime_checkable
@@ -102,8 +101,8 @@ def plot_grids(
     figure.update_layout(
         template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white", showlegend=False,
         title={"text": _title(heading, shown[0]), "x": 0.02, "font": {"size": 16}},
-        height=inner + _AROUND + _SLIDER * has_slider, width=width, coloraxis=_colours(shown),
-        margin={"t": 92, "b": 110 + _SLIDER * has_slider, "l": 60, "r": 20},
+        height=inner + _AROUND + SLIDER * has_slider, width=width, coloraxis=_colours(shown),
+        margin={"t": 92, "b": 110 + SLIDER * has_slider, "l": 60, "r": 20}, meta={"caption": _caption(results, shown, quantity)},
     )  # fmt: skip
     if has_slider:
         steps = [_step(str(name), grids, results, heading) for name, grids in by_name.items()]
@@ -136,6 +135,27 @@ def _heading(results: Sequence[GridResult], quantity: str) -> str:
     direction = "clean into corrupted" if config["direction"] == "denoising" else "corrupted into clean"
     site = f", {config['site']}" if len(results) == 1 else ""
     return f"{names[quantity].format(config['metric'])}, {direction}{site}"
+
+
+def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str) -> str:
+    """Return what was patched and measured, and the meaning of colours and outlines."""
+    config, grid = results[0].record["config"], grids[0]
+    source, target = ("clean", "corrupted") if config["direction"] == "denoising" else ("corrupted", "clean")
+    what = {
+        "effect": f"{config['metric']} after the patch minus before",
+        "value_after": f"{config['metric']} after the patch",
+        "recovered_share": f"share of the difference of {config['metric']} between corrupted (0) and clean (1) run",
+    }[quantity]
+    sites = " and ".join(str(one.record["config"]["site"]) for one in results)
+    places = str(config["by"]).replace("head_position", "head and position")
+    shown = f"Mean over {grid.n} groups of pairs" if grid.pair == MEAN else f"Pair {grid.pair}"
+    parts = [
+        f"Activations of {sites} of the {source} prompt are patched into the {target} prompt, at one layer and {places} at a time.",
+        f"{shown}: {what}{f' ({grid.unit})' if grid.unit else ''}. The colour scale is centred at 0.",
+    ]
+    if any(one.stands.any() for one in grids):
+        parts.append("Outlined cells stand: their simultaneous band over the grid excludes 0, also less each control.")
+    return " ".join([*parts, *([grid.note] if grid.note else [])])
 
 
 def _title(heading: str, grid: Grid) -> str:

@@ -15,7 +15,7 @@ from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.findings import Findings
-from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, CURVE_TYPES
+from anchorlens.runs.schema import CURVE_TYPES
 
 _SUMMARY = (
     "model", "dataset", "anchor", "max_layer", "effect", SHARE, *PATCH_CONTROLS, "sim_low", "sim_high", "p_before", "n",
@@ -29,15 +29,13 @@ class PatchAnalysis(Analysis):
 
     @override
     def curves(self, result: PatchResult) -> pd.DataFrame:
-        if result.no_mean:
-            return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
-        return result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
+        curves = result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
+        return curves.iloc[:0] if result.no_mean else curves  # an empty table has the types of its columns
 
     @override
     def contrasts(self, result: PatchResult) -> pd.DataFrame:
-        if result.no_mean:
-            return pd.DataFrame(columns=list(CONTRAST_COLUMNS))
-        return result.statistics.contrasts(result.source_values, denoising=result.is_denoising)
+        contrasts = result.statistics.contrasts(result.source_values, denoising=result.is_denoising)
+        return contrasts.iloc[:0] if result.no_mean else contrasts
 
     @override
     def findings(self, result: PatchResult) -> Findings:
