@@ -63,6 +63,11 @@ BACKENDS = ("hooked", "bridge")
 KNOCKOUT_MODES = ("mask", "zero")
 LATER = "later"
 
+PATCH_BY = ("position", "segment", "layer", "head", "head_position")
+"""Places of a patch sweep, each patched separately."""
+PATCH_METRICS = ("logit_diff", "prob", "logprob", "kl")
+PATCH_CONTROLS = ("other_pair", "norm_matched")
+
 ENGINES = ("cone", "reference")
 
 SPLITS = ("train", "validation", "test")

@@ -246,7 +246,7 @@ def commands_of(model: str) -> list[list[str]]:
         ["knockout", *own, *data, *run, "--edges=subject -> later", "--knockout-mode=zero", "--batch-size=2"],
         ["patch-tokens", *own, *data, *run, "--n-spot-checks=1"],
         ["answer-only", *own, *data, *run, "--add-bos=no", "--max-new-tokens=4"],
-        ["patch", *(one for one in own if "limit" not in one), "--data=pairs.csv", *run],
+        ["patch", *(one for one in own if "limit" not in one), "--pairs=pairs.csv", *run],
         ["run", "study.toml", *run],
         ["status", "done"], ["status", "done", "--json"], ["merge", "done"], ["verify", "done", "--seed=1"],
         ["models"], ["datasets", "--json"],

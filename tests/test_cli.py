@@ -167,7 +167,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(capsys, args, tmp_path, monkeypatc
     ("command", "message"),
     [
         (["swap"], "--model is missing. See `anchorlens swap --help`"),
-        (["patch", "--model", "{tmp}"], "--data is missing"),
+        (["patch", "--model", "{tmp}"], "--pairs is missing"),
         (["run"], "Missing argument 'STUDY.toml'"),
         (["figure", "{tmp}", "--out", "{tmp}/f.html"], "is not a run: it has no run.json"),
         (["status", "{tmp}/nothing"], "is not a run"),
@@ -342,7 +342,7 @@ def test_patch_takes_prompt_pairs_and_no_question_options(capsys, plain_figure, 
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
     out = tmp_path / "run"
-    given = ("patch", "--model", tiny("llama"), "--data", pairs, "--out", out)
+    given = ("patch", "--model", tiny("llama"), "--pairs", pairs, "--out", out)
     here(capsys, *given, "--device", "cpu", "--layers", "0,2", "--limit", 1)
     samples = pd.read_parquet(out / "samples.parquet")
     assert set(samples["dataset"]) == {"pairs"}

@@ -92,7 +92,7 @@ def _data_options(spec: type[Specification]) -> list[click.Parameter]:
     if spec.DATA == "pairs":
         shown = "File (csv, tsv, jsonl, json, parquet) or sample of prompt pairs. Repeatable."
         limit = click.Option(["--limit"], type=int, default=None, help="Number of pairs to load from each file.")
-        return [*options, click.Option(["--data"], multiple=True, metavar="FILE", help=shown), limit]
+        return [*options, click.Option(["--pairs"], multiple=True, metavar="FILE", help=shown), limit]
     return [
         *options,
         click.Option(
@@ -121,7 +121,7 @@ def _loading_options() -> list[click.Parameter]:
 
 
 def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> None:
-    source = "data" if spec.DATA == "pairs" else "dataset"
+    source = "pairs" if spec.DATA == "pairs" else "dataset"
     for key in ("model", source):
         if not given[key]:
             raise click.UsageError(f"--{key} is missing. See `anchorlens {spec.NAME} --help` for examples.")
@@ -156,7 +156,16 @@ def _examples(spec: type[Specification]) -> str:
     name = spec.NAME
     start = f"\b\nExamples:\n  anchorlens {name} --model smollm2-135m-instruct"
     if spec.DATA == "pairs":
-        return f"{start} --data ioi-pairs --limit 10 --out runs/a\n"
+        return f"""{start} --pairs ioi-pairs --by position --out runs/a
+  anchorlens {name} --model gpt2 --pairs pairs.csv --by head --site z --out runs/b
+  anchorlens {name} --model gpt2 --pairs pairs.csv --by segment --site mlp_out --window 5 --metric prob --out runs/c
+\b
+  # one pair: values without bands or controls
+  anchorlens {name} --model gpt2 --pairs pairs.csv --limit 1 --by head_position --site z --out runs/d
+\b
+  # predicted time and memory
+  anchorlens {name} --model Qwen/Qwen3-8B --pairs pairs.csv --max-memory 8GB --dry-run
+"""
     return f"""{start} --dataset triviaqa-sample --limit 110 --out runs/a
   anchorlens {name} --model smollm2-135m-instruct --dataset mine.csv --columns question=q,answers=gold --out runs/b
   anchorlens {name} --model gpt2 --model Qwen/Qwen3-8B --dataset popqa --dataset nq --limit 500 --out runs/c

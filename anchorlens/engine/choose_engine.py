@@ -6,7 +6,7 @@ Both are compared on a short row at the start of every sweep, because a live mod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.engine.cone import ConeEngine
@@ -56,16 +56,22 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
+    cone = check_cone(adapter, ids, logits, sites)
+    if not isinstance(cone, str):
+        return cone
+    warn(f"The cone engine cannot be used: {cone}. The slower reference engine is used instead.")
+    return ReferenceEngine(adapter, cone)
+
+
+def check_cone(
+    adapter: Adapter, ids: Int[Tensor, "pos"], logits: Float[Tensor, "pos d_vocab"], sites: Sequence[SiteLike] = ()
+) -> ConeEngine | str:
+    """Return the cone engine, or the reason why it cannot be used; ``logits``: those of the model's forward pass on ``ids``."""
     reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
     if reason is None and any(not isinstance(site, str) or site not in (*SITES, *HEAD_SITES) for site in sites):
         reason = "a custom site is read or changed"
-    if reason is None:
-        cone = ConeEngine(adapter)
-        reason = _difference(cone, ids, logits)
-        if reason is None:
-            return cone
-    warn(f"The cone engine cannot be used: {reason}. The slower reference engine is used instead.")
-    return ReferenceEngine(adapter, reason)
+    cone = ConeEngine(adapter) if reason is None else None
+    return reason or "" if cone is None else _difference(cone, ids, logits) or cone
 
 
 def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:

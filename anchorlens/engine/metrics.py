@@ -1,80 +1,178 @@
-"""Metrics of the logits at chosen positions: a logit difference, or any function of the logits."""
+"""Metrics of a patch sweep: logit difference, probability, log-probability, KL divergence, or any function of the logits.
 
-from collections.abc import Callable
+A reader unembeds only the positions that its metric reads. Named metrics are computed for many cells at once: ``logit_diff``
+unembeds two tokens per read, the others the whole vocabulary in slices.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchorlens.constants import POINTS
+from anchorlens.display import short_repr
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import ShapeError
+from anchorlens.fingerprint import call_user_function
 from anchorlens.models.adapter import Adapter
 
-UNITS = {"logit_diff": "logit"}
-"""Metric -> unit of its values."""
+LOGIT_DIFF, PROB, LOGPROB, KL = "logit_diff", "prob", "logprob", "kl"
+UNITS = {LOGIT_DIFF: "logit", PROB: POINTS, LOGPROB: "nat", KL: "nat"}
+"""Metric -> unit of its effect; values of ``prob`` are in [0, 1]."""
+METRIC_UNITS = "units of the metric"
+"""Unit of a user's function."""
+
+LogitMetric = Callable[[Tensor], Any]
+"""Logits [batch pos d_vocab] -> scalar or [batch], as in TransformerLens."""
+
+# Rows whose logits over the whole vocabulary are held at once.
+_ROWS = 64
 
 
 @dataclass(frozen=True)
-class Metric:
-    """Value computed from the logits at some positions of each example; not necessarily a probability.
+class LogitDiffReader:
+    """Reader of the logit of the answer minus that of the wrong answer, at one position of each row.
 
     Attributes:
-        name: Name in samples, curves and figures.
-        unit: Unit of the value: ``logit``, ``nat``, ...
-        function: Logits of all reads of one pass, [read d_vocab] -> value of each example, [example].
+        position: Position that is read in each row.
+        tokens: Tokens of the answer and of the wrong answer.
     """
 
-    name: str
-    unit: str
-    function: Callable[[Float[Tensor, "read d_vocab"]], Float[Tensor, "example"]]
+    position: Int[Tensor, "example"]
+    tokens: Int[Tensor, "example 2"]
+    where = None
+
+    @property
+    def row(self) -> Int[Tensor, "example"]:
+        """Row of each read: 0 .. n-1."""
+        return torch.arange(len(self.position), device="cpu")
+
+    @torch.no_grad()
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
+        """Compute the logit difference of every cell."""
+        flat = states.reshape(-1, states.shape[-1])
+        logits = adapter.read.token_logits(flat, self.tokens.repeat(len(flat) // len(self.tokens), 1))
+        return Metrics({LOGIT_DIFF: (logits[:, 0] - logits[:, 1]).float().cpu().reshape(states.shape[:-1])})
 
 
 @dataclass(frozen=True)
-class MetricReader:
-    """Reader of a metric of the logits of a batch.
+class AnswerProbabilityReader:
+    """Reader of the joint probability of an answer of one or more tokens.
 
     Attributes:
-        metric: Metric to compute.
         row: Row of each read.
-        position: Position of each read in its row.
+        position: Position of each read, one before the token that it predicts.
+        token: Predicted token.
         n_examples: Number of rows of the batch.
     """
 
-    metric: Metric
     row: Int[Tensor, "read"]
     position: Int[Tensor, "read"]
+    token: Int[Tensor, "read"]
     n_examples: int
-
-    @property
-    def where(self) -> None:
-        """Return None: the states are those of the final residual stream."""
-        return
+    where = None
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """Compute the metric of every cell.
-
-        Raises:
-            ShapeError: If the metric's function returns another shape than [example].
-        """
-        cells, n_reads = states.shape[:-2], states.shape[-2]
-        values: list[Tensor] = []
-        for cell in states.reshape(-1, n_reads, states.shape[-1]):
-            value = self.metric.function(adapter.read.logits(cell).float().cpu())
-            if value.shape != (self.n_examples,):
-                raise ShapeError(
-                    f"metric={self.metric.name!r}: returned shape {tuple(value.shape)} instead of [example] = ({self.n_examples},)."
-                )
-            values.append(value.float())
-        return Metrics({self.metric.name: torch.stack(values).reshape(*cells, self.n_examples)})
+        """Compute ``logprob``, the sum over the answer's tokens, and ``prob`` of every cell."""
+        flat = states.reshape(-1, states.shape[-1])
+        logits, total = adapter.read.scores(flat, self.token[:, None].repeat(len(flat) // len(self.token), 1))
+        each = (logits[:, 0] - total).double().cpu().reshape(-1, len(self.token))
+        log_p = each.new_zeros(len(each), self.n_examples).index_add_(1, self.row, each).float()
+        log_p = log_p.reshape(*states.shape[:-2], self.n_examples)
+        return Metrics({LOGPROB: log_p, PROB: log_p.exp()})
 
 
-def logit_difference(answers: Int[Tensor, "example"], wrong: Int[Tensor, "example"]) -> Metric:
-    """Return the metric "logit of the answer minus logit of the wrong answer", read at one position of each example."""
+@dataclass(frozen=True)
+class KLReader:
+    """Reader of the KL divergence of the next-token distribution from that of the clean run, at one position of each row.
 
-    def function(logits: Float[Tensor, "example d_vocab"]) -> Float[Tensor, "example"]:
-        rows = torch.arange(len(logits))
-        return logits[rows, answers] - logits[rows, wrong]
+    Attributes:
+        position: Position that is read in each row.
+        clean: Final residual stream of the clean run; None while only positions are needed.
+    """
 
-    return Metric("logit_diff", UNITS["logit_diff"], function)
+    position: Int[Tensor, "example"]
+    clean: Float[Tensor, "example d_model"] | None
+    where = None
+
+    @property
+    def row(self) -> Int[Tensor, "example"]:
+        """Row of each read: 0 .. n-1."""
+        return torch.arange(len(self.position), device="cpu")
+
+    @torch.no_grad()
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
+        """Compute KL(clean || patched) in nats of every cell."""
+        assert self.clean is not None  # the sweep has read the clean runs
+        cells = states.reshape(-1, *states.shape[-2:]).transpose(0, 1)  # [example cell d_model]
+        out = torch.zeros(cells.shape[:2], dtype=torch.float32, device="cpu")
+        for i, (own, clean) in enumerate(zip(cells, self.clean, strict=True)):
+            wanted = adapter.read.logits(clean[None].to(own.device)).float().log_softmax(-1)
+            parts = [adapter.read.logits(part).float().log_softmax(-1) for part in own.split(_ROWS)]
+            never = wanted.isneginf()  # padding tokens may have a bias of minus infinity
+            out[i] = torch.cat([(wanted.exp() * (wanted - part)).masked_fill(never, 0.0).sum(-1) for part in parts]).cpu()
+        return Metrics({KL: out.T.reshape(states.shape[:-1])})
+
+
+@dataclass(frozen=True)
+class FunctionReader:
+    """Reader of a user's function of the logits, called for one prompt at a time.
+
+    Positions that are not read have logits of 0.
+
+    Attributes:
+        name: Name of the metric.
+        function: Logits [1 pos d_vocab] -> scalar or [1].
+        row: Row of each read, ascending.
+        position: Position of each read.
+        lengths: Number of positions of each row.
+    """
+
+    name: str
+    function: LogitMetric
+    row: Int[Tensor, "read"]
+    position: Int[Tensor, "read"]
+    lengths: tuple[int, ...]
+    where = None
+
+    @torch.no_grad()
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
+        """Compute the function's value of every cell."""
+        cells = states.reshape(-1, *states.shape[-2:])
+        out = torch.zeros(len(cells), len(self.lengths), dtype=torch.float32, device="cpu")
+        for i, length in enumerate(self.lengths):
+            reads = self.row == i
+            at, own = self.position[reads], cells[:, reads.to(cells.device)]
+            template = None
+            for start in range(0, len(own), step := max(1, _ROWS // max(1, len(at)))):
+                logits = adapter.read.logits(own[start : start + step].flatten(0, 1)).float()
+                template = logits.new_zeros(1, length, logits.shape[-1]) if template is None else template
+                for k, cell in enumerate(logits.view(-1, len(at), logits.shape[-1])):
+                    template[0, at] = cell
+                    out[start + k, i] = metric_value(self.function, template)
+        return Metrics({self.name: out.reshape(*states.shape[:-2], -1)})
+
+
+def metric_value(function: LogitMetric, logits: Float[Tensor, "1 pos d_vocab"]) -> float:
+    """Return the value of a user's metric of one prompt.
+
+    Raises:
+        InputError: If the function raises.
+        ShapeError: If it returns anything but one number.
+    """
+    value = call_user_function("metric", function, logits=logits)
+    whole = value if isinstance(value, Tensor) else torch.as_tensor(value) if isinstance(value, (int, float)) else None
+    if whole is None or whole.numel() != 1:
+        got = short_repr(value) if whole is None else f"shape {tuple(whole.shape)}"
+        fix = "It is called for one prompt at a time, with logits [1 pos d_vocab]. Return a scalar or [1]."
+        raise ShapeError(f"metric={getattr(function, '__name__', 'function')}: returned {got}. {fix}", argument="metric")
+    return float(whole)
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the number of tokens that two answers begin with in common."""
+    return next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))

@@ -65,6 +65,14 @@ class Read:
         return self._scale(torch.cat([_unembed(x, weight, bias) for weight, bias in parts], -1))
 
     @_without_autocast
+    def token_logits(self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token"]:
+        """Compute the logits of ``tokens`` in each row, in float64 (float32 on Apple's GPUs); no other token is unembedded."""
+        x = self._apply_final_norm(stream)
+        rows = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])[0]
+        parts = zip(x.split(rows), tokens.to(x.device).split(rows), strict=True)
+        return torch.cat([self._of_tokens(part, own) for part, own in parts])
+
+    @_without_autocast
     def scores(
         self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
     ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:

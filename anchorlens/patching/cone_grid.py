@@ -1,61 +1,86 @@
-"""Grids of layer and position on the cone engine, for metrics that are functions of the logits."""
+"""Grids of patches on the cone engine, for metrics that are functions of the logits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.choose_engine import choose_engine
+from anchorlens.engine.choose_engine import check_cone
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.cost import PassSize
+from anchorlens.engine.metric_reads import Metric, find_reads, find_tokens
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
-from anchorlens.engine.reference import capture
+from anchorlens.engine.reference import by_head
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import SITES, Adapter
+from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter
 from anchorlens.models.backend import LensModel
-from anchorlens.patching.setters import Cache, PatchSetter, layer_pos_patch_setter
+from anchorlens.models.memory import free_memory
+from anchorlens.patching import setters
+from anchorlens.patching.setters import Cache, PatchSetter
 from anchorlens.prompts.batches import TokenBatch
+
+Index: TypeAlias = tuple[int, ...]
 
 # Relative difference of clean and corrupted activations below which a patch is none: rounding of batches of other shapes.
 _EQUAL = 1e-5
-# Positions that are patched in one pass, and rows that are unembedded at once.
-_POSITIONS = 8
-_ROWS = 64
-# Tolerance of a spot check, relative to the range of the metric and to its value; number of cells.
-_TOLERANCE = (1e-3, 1e-5)
-_CHECKS = 2
+# Tokens in the top layer of a pass on a CPU, and rows that are unembedded at once.
+_TOKENS, _ROWS = 8192, 64
+# Tolerance of a spot check, relative to the range of the metric and to its value; cells per spot check, and the most checks.
+_TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 500, 2
+# Tokens of the row on which the cone engine is compared with the model before the grid; spot checks follow.
+_TRIAL_TOKENS = 4
+# Setter -> columns of its index after the layer, and whether the site is a pattern.
+_SETTERS = {
+    "layer_pos_patch_setter": (("pos",), False),
+    "layer_pos_head_vector_patch_setter": (("pos", "head"), False),
+    "layer_head_vector_patch_setter": (("head",), False),
+    "layer_head_pattern_patch_setter": (("head",), True),
+    "layer_head_pos_pattern_patch_setter": (("head", "pos"), True),
+    "layer_head_dest_src_pos_pattern_patch_setter": (("head", "pos", "key"), True),
+}
 
 
 def find_obstacle(
     model: LensModel, tokens: object, setter: PatchSetter, activation_name: str, indices: Sequence[Sequence[int]]
 ) -> str | None:
     """Return the reason why the cone engine cannot measure these cells; None if it can."""
-    theirs = (getattr(setter, "__module__", ""), getattr(setter, "__name__", "")) == (
-        "transformer_lens.patching", layer_pos_patch_setter.__name__,
-    )  # fmt: skip
-    if setter is not layer_pos_patch_setter and not theirs:
-        return f"the cone engine has no {getattr(setter, '__name__', 'such setter')}"
-    if activation_name not in SITES:
-        return f"{activation_name!r} is none of {', '.join(SITES)}"
+    name = getattr(setter, "__name__", "such setter")
+    theirs = getattr(setter, "__module__", "") == "transformer_lens.patching"
+    if name not in _SETTERS or not (theirs or setter is getattr(setters, name)):
+        return f"the cone engine has no {name}"
+    columns, is_pattern = _SETTERS[name]
+    has_heads = activation_name in HEAD_SITES
+    if not has_heads and activation_name not in SITES:
+        return f"{activation_name!r} is none of {', '.join((*SITES, *HEAD_SITES))}"
+    if is_pattern != (activation_name == "pattern") or ("head" in columns and not has_heads):
+        return f"{name} changes no position or head of {activation_name!r}"
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
         return "corrupted_tokens is no tensor of token ids, [batch pos]"
     if getattr(model.tokenizer, "padding_side", "right") != "right":
         return "the tokenizer pads on the left"
-    if not indices or any(len(index) != 2 or min(index) < 0 for index in indices):
-        return "an index is not (layer, position) with numbers of at least 0"
+    if not indices or any(len(index) != 1 + len(columns) or min(index) < 0 for index in indices):
+        return f"an index is not (layer, {', '.join(columns)}) with numbers of at least 0"
     return None
 
 
 @dataclass(frozen=True)
 class _LogitReader:
-    """Reader of a metric of the logits; positions that the metric does not read keep the logits of ``template``."""
+    """Reader of a metric of the logits; entries that the metric does not read keep the logits of ``template``.
+
+    ``tokens``: tokens that the metric reads; if None, all.
+    """
 
     row: Int[Tensor, "read"]
     position: Int[Tensor, "read"]
-    metric: Callable[[Tensor], Tensor]
+    metric: Metric
     template: Float[Tensor, "batch pos d_vocab"]
+    tokens: list[int] | None
     where = None
 
     @torch.no_grad()
@@ -63,24 +88,88 @@ class _LogitReader:
         """Compute the metric of each cell."""
         cells = states.reshape(-1, *states.shape[-2:])
         values: list[float] = []
+        columns = slice(None) if self.tokens is None else torch.tensor(self.tokens)
         for some in cells.split(max(1, _ROWS // len(self.row))):
-            logits = adapter.read.logits(some.flatten(0, 1)).to(self.template.dtype).view(*some.shape[:2], -1)
+            logits = adapter.read.logits(some.flatten(0, 1), self.tokens).to(self.template).view(*some.shape[:2], -1)
             for cell in logits:
-                self.template[self.row, self.position] = cell
+                if self.tokens is None:
+                    self.template[self.row, self.position] = cell
+                else:
+                    self.template[self.row[:, None], self.position[:, None], columns] = cell
                 values.append(float(self.metric(self.template)))
         return Metrics({"value": torch.tensor(values).reshape(*states.shape[:-2], 1)})
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Activations of both runs at one site, and the patches of a setter.
+
+    Attributes:
+        adapter: The model.
+        site: Patched site.
+        columns: Meaning of an index after its layer: ``pos``, ``head`` or ``key``.
+        tokens: Corrupted tokens.
+        clean: Clean activations.
+        own: Corrupted activations.
+    """
+
+    adapter: Adapter
+    site: str
+    columns: tuple[str, ...]
+    tokens: TokenBatch
+    clean: Float[Tensor, "layer batch pos head width"]
+    own: Float[Tensor, "layer batch pos head width"]
+
+    @cached_property
+    def differs(self) -> Bool[Tensor, "layer pos head width"]:
+        """True where clean and corrupted activations differ; of sites without keys at all or no entries of a vector."""
+        gap, size = (self.clean - self.own).abs().amax(1), self.own.abs().amax((1, 2, 3, 4))
+        gap = gap if "key" in self.columns else gap.amax(-1, keepdim=True)
+        return (gap > _EQUAL * size[:, None, None, None]).cpu()
+
+    def at(self, place: Index) -> dict[str, int]:
+        """Return position, head and key of a place."""
+        return dict(zip(self.columns, place, strict=True))
+
+    def is_changed(self, layer: int, place: Index) -> bool:
+        """Return whether a patch changes an activation."""
+        part = self.differs[layer]
+        for axis, name in enumerate(("pos", "head", "key")):
+            if name in self.columns:
+                part = part.narrow(axis, self.at(place)[name], 1)
+        return bool(part.any())
+
+    def first(self, place: Index) -> int:
+        """Return the first changed position: that of the place, or the first at which the runs differ."""
+        if "pos" in self.columns:
+            return self.at(place)["pos"]
+        heads = self.differs[:, :, self.at(place)["head"]]
+        return int(heads.any(-1).any(0).int().argmax())
+
+    def swap(self, place: Index) -> AnchorSwap:
+        """Return the patch of a place in every layer."""
+        at, n_rows = self.at(place), len(self.tokens.ids)
+        positions = torch.tensor([at["pos"]]) if "pos" in at else torch.arange(self.first(place), self.tokens.ids.shape[1])
+        slots = Slots(positions.expand(n_rows, -1), torch.ones(n_rows, len(positions), dtype=torch.bool))
+        streams = self.clean[:, :, positions]
+        if "key" in at:
+            entry, streams = streams[..., at["head"], at["key"]], self.own[:, :, positions].clone()
+            streams[..., at["head"], at["key"]] = entry
+        heads = range(at["head"], at["head"] + 1) if "head" in at else None
+        return AnchorSwap(str(place), "none", slots, streams=streams.flatten(-2), heads=heads)
 
 
 def measure_grid(
     model: LensModel,
     tokens: Int[Tensor, "batch pos"],
     cache: Cache,
-    metric: Callable[[Tensor], Tensor],
+    metric: Metric,
+    setter: PatchSetter,
     site: str,
     indices: Sequence[Sequence[int]],
     measure_cell: Callable[[Sequence[int]], float],
 ) -> tuple[list[float] | None, str]:
-    """Measure cells (layer, position) on the cone engine, and some of them again with a full forward pass.
+    """Measure cells on the cone engine, and some of them again with a full forward pass.
 
     Returns:
         The metric of each index and "", or None and the reason why the numbers cannot be used.
@@ -89,71 +178,91 @@ def measure_grid(
         InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are parallel.
     """
     adapter = adapt(model)
-    if site not in adapter.sites:
+    if site in SITES and site not in adapter.sites:
         raise InputError(
             f"activation_name={site!r}: the model has none. Give one of {', '.join(adapter.sites)}.", argument="activation_name"
         )
-    ids = tokens.to(adapter.device)
-    engine = choose_engine(adapter, "cone", ids[0].tolist(), [site])
-    if engine.name != "cone":
-        return None, engine.reason
+    own, template = _run_corrupted(adapter, model, tokens.to(adapter.device), site)
+    engine = check_cone(adapter, tokens[0, :_TRIAL_TOKENS].to(adapter.device), template[0, :_TRIAL_TOKENS], [site])
+    if isinstance(engine, str):
+        return None, engine
+    names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
+    clean = torch.stack([by_head(cache[name], site).to(adapter.device).expand(own.shape[1:]) for name in names])
     batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
-    n_rows, n_pos = batch.ids.shape
-    everywhere = torch.arange(n_pos).expand(n_rows, -1)
-    (own,) = capture(adapter, batch, site, [Slots(everywhere, torch.ones_like(everywhere, dtype=torch.bool))])
-    clean = torch.stack(
-        [cache[adapter.hook_name(site, k)].to(adapter.device).expand(own.shape[1:]) for k in range(adapter.n_layers)]
-    )
-    changed = ((clean - own).abs().amax((1, 3)) > _EQUAL * own.abs().amax((1, 3))).cpu()
-    with torch.no_grad():
-        template = model(ids).clone()
-    before, positions = float(metric(template)), _find_reads(metric, template)
-    values = {tuple(index): before for index in indices}
-    layers = sorted({layer for layer, _ in values})
-    patched = [p for p in sorted({p for _, p in values}) if changed[layers, p].any() and p <= max(positions, default=-1)]
-    if patched:
-        row = torch.arange(n_rows).repeat_interleave(len(positions))
-        reader = _LogitReader(row, torch.tensor(positions).repeat(n_rows), metric, template)
-        one = torch.ones(n_rows, 1, dtype=torch.bool)
-        for start in range(0, len(patched), _POSITIONS):
-            some = patched[start : start + _POSITIONS]
-            swaps = tuple(
-                AnchorSwap(str(p), "none", Slots(torch.full((n_rows, 1), p), one), streams=clean[:, :, p : p + 1]) for p in some
-            )
-            _, found = engine.run_swaps(SwapBatch(batch, reader, swaps), site=site, layers=layers, window=1)
-            for p, cells in zip(some, found, strict=True):
-                column = dict(zip(layers, cells.values["value"][:, 0].tolist(), strict=True))
-                values |= {(k, p): column[k] for k, at in values if at == p and changed[k, p]}
-    checked = _draw_checks([index for index in values if index[1] in patched and changed[index]] or list(values))
+    grid = _Grid(adapter, site, _SETTERS[setter.__name__][0], batch, clean, own)
+    before, positions = float(metric(template)), find_reads(metric, template)
+    values: dict[Index, float] = {tuple(index): before for index in indices}
+    last = max(positions, default=-1)
+    changed = [index for index in values if grid.first(index[1:]) <= last and grid.is_changed(index[0], index[1:])]
+    if changed:
+        row = torch.arange(len(tokens)).repeat_interleave(len(positions))
+        found = find_tokens(metric, template, positions)
+        reader = _LogitReader(row, torch.tensor(positions).repeat(len(tokens)), metric, template, found)
+        for layers, places in _rectangles(changed):
+            for some in _split(engine, grid, places, len(layers), last + 1, len(row)):
+                swaps = tuple(map(grid.swap, some))
+                _, cells = engine.run_swaps(SwapBatch(batch, reader, swaps), site=site, layers=layers, window=1)
+                for place, cell in zip(some, cells, strict=True):
+                    measured = zip(layers, cell.values["value"][:, 0].tolist(), strict=True)
+                    values |= {(k, *place): value for k, value in measured if (k, *place) in values}
+        unchanged = set(values) - set(changed)
+        values |= dict.fromkeys(unchanged, before)
     spread = max(values.values()) - min(values.values())
-    for index in checked:
+    for index in _draw_checks(changed or list(values)):
         exact = measure_cell(index)
         if not abs(values[index] - exact) <= _TOLERANCE[0] * spread + _TOLERANCE[1] * abs(exact):
-            return (
-                None,
-                f"a spot check of layer {index[0]}, position {index[1]} gave {exact:.6g}, the cone engine {values[index]:.6g}",
-            )
+            return None, f"a spot check of {index} gave {exact:.6g}, the cone engine {values[index]:.6g}"
     return [values[tuple(index)] for index in indices], ""
 
 
-def _draw_checks(indices: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    generator = torch.Generator().manual_seed(0)
-    return [indices[int(i)] for i in torch.randperm(len(indices), generator=generator)[:_CHECKS]]
-
-
 @torch.no_grad()
-def _find_reads(metric: Callable[[Tensor], Tensor], logits: Float[Tensor, "batch pos d_vocab"]) -> list[int]:
-    """Return the positions whose logits change the metric: each is replaced in turn by shuffled, noisy logits and restored."""
-    before, reads = float(metric(logits)), list[int]()
+def _run_corrupted(
+    adapter: Adapter, model: LensModel, tokens: Int[Tensor, "batch pos"], site: str
+) -> tuple[Float[Tensor, "layer batch pos head width"], Float[Tensor, "batch pos d_vocab"]]:
+    """Return the activations of the corrupted run at a site, and its logits."""
+    seen: list[Tensor] = []
+
+    def keep(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        seen.append(by_head(value, site).to(adapter.device, copy=True))
+        return value
+
+    hooks: list[Any] = [(adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)]
+    logits = model.run_with_hooks(tokens, fwd_hooks=hooks)
+    return torch.stack(seen), logits.clone()
+
+
+def _rectangles(cells: Sequence[Index]) -> Iterator[tuple[list[int], list[Index]]]:
+    """Cover cells by rectangles (layers, places); layers that have at most half of all places get their own."""
+    by_layer: dict[int, list[Index]] = {}
+    for layer, *place in cells:
+        by_layer.setdefault(layer, []).append(tuple(place))
+    places = list(dict.fromkeys(tuple(place) for _, *place in cells))
+    groups: dict[tuple[Index, ...], list[int]] = {}
+    for layer, own in sorted(by_layer.items()):
+        groups.setdefault(tuple(own if 2 * len(own) <= len(places) else places), []).append(layer)
+    return ((layers, list(group)) for group, layers in groups.items())
+
+
+def _split(engine: ConeEngine, grid: _Grid, places: Sequence[Index], n_layers: int, end: int, n_reads: int) -> Iterator[list[Index]]:
+    """Split places into those of one pass, by memory and by the number of tokens."""
+    n_rows, n_pos = grid.tokens.ids.shape
+    budget = free_memory(engine.adapter.devices) // 2
+    most = _TOKENS if engine.adapter.device.type == "cpu" else None
+    some: list[Index] = []
+    groups: list[tuple[int, int, int, int]] = []
+    for place in places:
+        length = max(1, end - grid.first(place))
+        size = PassSize(n_rows * n_pos, n_rows, n_pos, (*groups, (n_rows * length, n_rows, length, end)), 0, n_reads)
+        full = size.clean_tokens + n_layers * size.lane > most if most else engine.saturates(size, n_layers)
+        if some and (full or engine.pass_bytes(size, n_layers) > budget):
+            yield some
+            some, groups = [], []
+        some.append(place)
+        groups.append((n_rows * length, n_rows, length, end))
+    yield some
+
+
+def _draw_checks(indices: Sequence[Index]) -> list[Index]:
     generator = torch.Generator().manual_seed(0)
-    for p in range(logits.shape[1]):
-        kept = logits[:, p].clone()
-        for _ in range(2):
-            order = torch.randperm(kept.shape[-1], generator=generator).to(kept.device)
-            noise = torch.randn(kept.shape, generator=generator).to(kept.device, kept.dtype)
-            logits[:, p] = kept[:, order] + kept.std() * noise
-            if float(metric(logits)) != before:
-                reads.append(p)
-                break
-        logits[:, p] = kept
-    return reads
+    n_checks = min(_CHECKS, 1 + len(indices) // _CELLS_PER_CHECK)
+    return [indices[int(i)] for i in torch.randperm(len(indices), generator=generator)[:n_checks]]

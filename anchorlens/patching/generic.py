@@ -62,7 +62,9 @@ def generic_activation_patch(
     values = None
     measure = partial(_measure_cell, model, corrupted_tokens, clean_cache, patching_metric, patch_setter, activation_name)
     if reason is None:
-        values, reason = measure_grid(model, corrupted_tokens, clean_cache, patching_metric, activation_name, indices, measure)
+        values, reason = measure_grid(
+            model, corrupted_tokens, clean_cache, patching_metric, patch_setter, activation_name, indices, measure
+        )
     if values is None:
         warn(f"{activation_name}: one forward pass per cell is run, because {reason}.")
         values = [measure(index) for index in tqdm(indices)]

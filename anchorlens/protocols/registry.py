@@ -18,7 +18,7 @@ PROTOCOLS = {
     "swap": "Swap activations at an anchor with a donor's, read the answer's probability",
     "knockout": "Cut attention from the question, read a truth probe, split into pathways",
     "patch_tokens": "Replace the exact question tokens, keep the answer, read a truth probe",
-    "patch": "Patch activations of a clean prompt into a corrupted one, read a logit difference",
+    "patch": "Patch activations of a clean prompt into a corrupted one, by position, segment or head",
     "answer_only": "Remove the question, keep the answer, read a truth probe by pathway",
 }
 """Name of the protocol -> description."""

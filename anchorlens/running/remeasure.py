@@ -28,7 +28,7 @@ from anchorlens.running.spot_checks import add_reference_values, format_cell, to
 from anchorlens.runs.schema import POINTS, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
-_NEEDED = ("readout", "site")
+_NEEDED = ("readout", "site", "metric")
 
 Found = tuple[str, str, str]
 """Name, status and detail of a check."""
@@ -62,7 +62,9 @@ def remeasure_cells(
                     again = _measure_again(adapter, result, cells, callables)
                     bar.advance(len(cells))
                     frames.append(again)
-                    checks.append((what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0])))))
+                    checks.append(
+                        (what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0]), result.samples())))
+                    )
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.metrics import METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import CheckError
 from anchorlens.models.adapter import Adapter
@@ -78,7 +80,7 @@ class SpotChecker:
         self.cells += len(cells)
         adapter = self.engine.adapter
         unit = str(samples["unit"].iloc[0]) if "unit" in samples else POINTS
-        allowed, reference = tolerance(adapter, unit), ReferenceEngine(adapter)
+        allowed, reference = tolerance(adapter, unit, samples), ReferenceEngine(adapter)
         both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])
@@ -98,10 +100,17 @@ class SpotChecker:
         }  # fmt: skip
 
 
-def tolerance(adapter: Adapter, unit: str) -> float:
-    """Return the allowed difference of two measurements of a cell in a unit, by the dtype of the model."""
+def tolerance(adapter: Adapter, unit: str, samples: pd.DataFrame) -> float:
+    """Return the allowed difference of two measurements of a cell in a unit, by the dtype of the model.
+
+    That of a user's metric is relative to the range of its values: its scale is unknown. Logits have a range of about 10.
+    """
     allowed = _ALLOWED if unit == POINTS else _ALLOWED_LOGITS
-    return allowed.get(adapter.shape.dtype, _ALLOWED[torch.float32])
+    most = allowed.get(adapter.shape.dtype, _ALLOWED[torch.float32])
+    if unit != METRIC_UNITS:
+        return most
+    values = samples[["value_before", "value_after"]].to_numpy(dtype=float)
+    return most / 10 * float(np.ptp(values)) + 1e-5 * float(np.abs(values).max())
 
 
 def add_reference_values(

@@ -9,6 +9,7 @@ from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.arguments import Argument, group_arguments
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.knockout.spec import Knockout
+from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
@@ -125,5 +126,5 @@ def _described(arguments: Mapping[str, Argument]) -> str:
 swap_sweep = make_sweep_function(measurement_of("swap"), Swap, SweepResult)
 knockout_sweep = make_sweep_function(measurement_of("knockout"), Knockout, PathwayResult)
 patch_tokens_sweep = make_sweep_function(measurement_of("patch_tokens"), PatchTokens, PathwayResult)
-patch_sweep = make_sweep_function(measurement_of("patch"), Patch, SweepResult)
+patch_sweep = make_sweep_function(measurement_of("patch"), Patch, PatchResult)
 answer_only_sweep = make_sweep_function(measurement_of("answer_only"), AnswerOnly, PathwayResult)

@@ -142,8 +142,8 @@ def test_a_setter_of_the_user_runs_one_pass_per_cell_and_says_so(tiny_model):
 def test_a_metric_that_reads_where_the_search_does_not_see_it_is_found_by_the_spot_checks(tiny_model, monkeypatch):
     model = tiny_model("gpt2")
     clean, corrupted = prompts(1)
-    monkeypatch.setattr("anchorlens.patching.cone_grid._find_reads", lambda metric, logits: [6])
-    with pytest.warns(UserWarning, match="because a spot check of layer"):
+    monkeypatch.setattr("anchorlens.patching.cone_grid.find_reads", lambda metric, logits: [6])
+    with pytest.warns(UserWarning, match="because a spot check of"):
         found = ours.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
     with torch.no_grad():
         wanted = theirs.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)

@@ -1,7 +1,7 @@
 """Plan the batches of a sweep of activation patches and predict their cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anchorlens.engine.cone_plans import cone_start
@@ -11,13 +11,13 @@ from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.models.adapter import SiteLike
 from anchorlens.prompts.batches import common_prefix
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.planning import MemoryBudget, SweepPlan, halves
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs measured in one pass at all layers of the sweep, or at some layers if one pair alone exceeds the memory."""
+    """Pairs measured in one pass at all layers of the sweep; some layers or placements if one pair alone exceeds the memory."""
 
     pairs: tuple[Pair[Any], ...]
     layers: tuple[int, ...]
@@ -28,12 +28,14 @@ class Batch:
         return len(self.pairs) * len(self.pairs[0].placements) * len(self.layers)
 
     def split(self) -> "tuple[Batch, ...]":
-        """Split the pairs in halves, else the layers; () for one pair and one layer."""
-        if len(self.pairs) > 1:
+        """Split the pairs in halves, else the layers, else the placements; () for one cell."""
+        first, *others = self.pairs
+        if others:
             return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
         if len(self.layers) > 1:
             return tuple(Batch(self.pairs, tuple(part)) for part in halves(self.layers))
-        return ()
+        parts = halves(first.placements) if len(first.placements) > 1 else ()
+        return tuple(Batch((replace(first, placements=tuple(part)),), self.layers) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class SwapSweepPlan(SweepPlan):
     batches: tuple[Batch, ...]
 
 
+def _key(pair: Pair[Any]) -> tuple[str, str]:
+    """Return the names of a pair, which also its parts have."""
+    return pair.base.id, pair.donor_id
+
+
 class _PairSizes:
     """Read positions, cones and common prefix of the pairs of a sweep."""
 
@@ -50,26 +57,33 @@ class _PairSizes:
         positions: list[list[int]] = [[] for _ in pairs]
         for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
             positions[i].append(position)
-        self.reads = {id(pair): sorted(each) for pair, each in zip(pairs, positions, strict=True)}
-        self.cones = {id(pair): self._cones(pair, site) for pair in pairs}
+        self.site = site
+        self.reads = {_key(pair): sorted(each) for pair, each in zip(pairs, positions, strict=True)}
+        self._cone_of: dict[tuple[object, ...], int] = {}
         rows = [p.target.ids for p in pairs] + [p.source.ids for p in pairs if p.source is not None]
         touched = [t for p in pairs for place in p.placements for t in (*place.target, *(place.source if p.source else ()))]
         self.prefix = common_prefix(rows, min([*touched, *(int(at) for at in reader.position)], default=0))
 
     def end(self, pair: Pair[Any]) -> int:
         """Return one past the last read position."""
-        return max(self.reads[id(pair)], default=-1) + 1
+        return max(self.reads[_key(pair)], default=-1) + 1
 
-    def _cones(self, pair: Pair[Any], site: SiteLike) -> tuple[int, ...]:
+    def cones(self, pair: Pair[Any]) -> tuple[int, ...]:
         """Return the number of tokens to compute in the cone of each placement; 0 without a change."""
-        end, out = self.end(pair), list[int]()
+        out: list[int] = []
         for place in pair.placements:
-            as_is = pair.source is not None and not place.direction_label
-            sources = place.source if as_is else [None] * len(place.target)
-            pairs = [(t, s) for t, s in zip(place.target, sources, strict=True) if t < end]
-            donor = pair.source.ids if pair.source is not None else ()
-            out.append(end - cone_start(pair.target.ids, donor, pairs, self.reads[id(pair)], site) if pairs else 0)
+            key = (*_key(pair), place.target, place.source, bool(place.direction_label))  # heads share their cone
+            if key not in self._cone_of:
+                self._cone_of[key] = self._cone(pair, place)
+            out.append(self._cone_of[key])
         return tuple(out)
+
+    def _cone(self, pair: Pair[Any], place: Placement) -> int:
+        as_is, end = pair.source is not None and not place.direction_label, self.end(pair)
+        sources = place.source if as_is else [None] * len(place.target)
+        pairs = [(t, s) for t, s in zip(place.target, sources, strict=True) if t < end]
+        donor = pair.source.ids if pair.source is not None else ()
+        return end - cone_start(pair.target.ids, donor, pairs, self.reads[_key(pair)], self.site) if pairs else 0
 
     def size(self, pairs: Sequence[Pair[Any]]) -> PassSize:
         batch = _BatchSize(self)
@@ -89,7 +103,7 @@ class _BatchSize:
 
     def add(self, pair: Pair[Any]) -> None:
         sweep, end = self.sweep, self.sweep.end(pair)
-        cones = sweep.cones[id(pair)]
+        cones = sweep.cones(pair)
         self.pairs.append(pair)
         self._run(pair.target.ids, end)
         if pair.source is not None:
@@ -98,7 +112,7 @@ class _BatchSize:
             (tokens + n, rows + (n > 0), max(width, n))
             for (tokens, rows, width), n in zip(self.packs or [(0, 0, 0)] * len(cones), cones, strict=True)
         ]
-        self.reads += len(sweep.reads[id(pair)])
+        self.reads += len(sweep.reads[_key(pair)])
 
     def _run(self, ids: tuple[int, ...], stop: int) -> None:
         before = self.stops.get(ids, self.sweep.prefix)
@@ -134,7 +148,7 @@ def plan_swaps(
     for table in sorted(tables, key=len, reverse=True):
         same = [p for p in pairs if tuple((place.anchor, place.control) for place in p.placements) == table]
         # Sorted by cone, for little padding; donors of a question stay together.
-        group = sorted(same, key=lambda p: (sum(sweep.cones[id(p)]), len(p.target.ids)))
+        group = sorted(same, key=lambda p: (sum(sweep.cones(p)), len(p.target.ids)))
         growing = _BatchSize(sweep)
         for pair in group:
             before = tuple(growing.pairs)

@@ -89,14 +89,17 @@ def unit_directions(label: str, n: int, d_model: int) -> Float[Tensor, "slot d_m
     return drawn / drawn.norm(dim=-1, keepdim=True)
 
 
-def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None, d_model: int = 0) -> SwapBatch:
+def build_batch(
+    pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeStreams | None = None, d_model: int = 0, d_head: int = 0
+) -> SwapBatch:
     """Build the tensors of a batch: inputs, reader, and the slots of every anchor with their sources or streams.
 
     Args:
         pairs: Pairs with the same anchors and controls.
         reader: Reader of the metric.
         make_streams: Function of pairs, inputs and slots that returns streams. If None, those of a clean run of the sources.
-        d_model: Size of random directions; 0 if no placement has any.
+        d_model: Width of the site's activation, which random directions have; 0 if no placement has any.
+        d_head: The same for placements of one head.
     """
     tokens = pad_rows([p.target.ids for p in pairs])
     columns = [[p.placements[i] for p in pairs] for i in range(len(pairs[0].placements))]
@@ -104,7 +107,7 @@ def build_batch(pairs: Sequence[Pair[Any]], reader: Reader, make_streams: MakeSt
     slots = [slots_of([place.target for place in column]) for column in columns]
     swaps = [
         AnchorSwap(*name, own, directions={
-            i: unit_directions(place.direction_label, len(place.target), d_model)
+            i: unit_directions(place.direction_label, len(place.target), d_model if place.head is None else d_head)
             for i, place in enumerate(column) if place.direction_label
         }, heads=None if column[0].head is None else range(column[0].head, column[0].head + 1))
         for name, own, column in zip(names, slots, columns, strict=True)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
+from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics, Reader
@@ -41,7 +42,11 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
     def effect(self, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]], before: Array, after: Array) -> Array:
         """Compute the effect on the metric, [..., pair]."""
 
-    def metric(self, spec: SpecT) -> str:  # noqa: ARG002
+    def check_reader(self, adapter: Adapter, inputs: InputsT, pairs: Sequence[Pair[Any]]) -> Reader:
+        """Return the reader of spot checks and verification; other than :meth:`reader` where that one rests on an assumption."""
+        return self.reader(adapter, inputs, pairs)
+
+    def metric(self, inputs: InputsT, spec: SpecT) -> str:  # noqa: ARG002
         """Return the name of the metric."""
         return P
 
@@ -73,15 +78,17 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         )  # fmt: skip
         return Plan(cost.batches, cost, "cell", engine.adapter.device)
 
-    def _batch(self, engine: Engine, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]]) -> SwapBatch:
-        reader = self.reader(engine.adapter, inputs, pairs)
-        return build_batch(pairs, reader, self.make_streams(inputs, spec), engine.adapter.d_model)
+    def _batch(self, engine: Engine, inputs: InputsT, spec: Any, pairs: Sequence[Pair[Any]], reader: Reader) -> SwapBatch:
+        adapter = engine.adapter
+        width = adapter.shape.d_head * adapter.n_heads(spec.site) if spec.site in HEAD_SITES else adapter.d_model
+        return build_batch(pairs, reader, self.make_streams(inputs, spec), width, adapter.shape.d_head)
 
     @override
     def measure(self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, on_work: OnWork) -> pd.DataFrame:
-        pairs, layers, metric = unit.pairs, np.asarray(unit.layers), self.metric(spec)
+        pairs, layers, metric = unit.pairs, np.asarray(unit.layers), self.metric(inputs, spec)
+        reader = self.reader(engine.adapter, inputs, pairs)
         before, changed = engine.run_swaps(
-            self._batch(engine, inputs, spec, pairs), site=spec.site, layers=unit.layers, window=self.window(spec),
+            self._batch(engine, inputs, spec, pairs, reader), site=spec.site, layers=unit.layers, window=self.window(spec),
             on_progress=lambda share: on_work(share * unit.work),
         )  # fmt: skip
         shape = len(layers), len(pairs)
@@ -111,11 +118,15 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             pair = by_key[cell["example_id"], cell["donor_id"]]
             place = next(p for p in pair.placements if (p.anchor, p.control) == (cell["anchor"], cell["control"]))
             chosen.append(replace(pair, placements=(place,)))
-        layers = [int(cell["layer"]) for cell in samples]
-        metrics = reference.run_cells(
-            self._batch(reference, inputs, spec, chosen), site=spec.site, layers=layers, window=self.window(spec)
-        )
-        before, after = (_values(one, self.metric(spec)) for one in metrics)
+        before, after = np.empty((2, len(chosen)))
+        heads = [pair.placements[0].head for pair in chosen]
+        for head in dict.fromkeys(heads):  # a patch of a batch has the same heads in all rows
+            rows = [i for i, one in enumerate(heads) if one == head]
+            some = [chosen[i] for i in rows]
+            batch = self._batch(reference, inputs, spec, some, self.check_reader(reference.adapter, inputs, some))
+            layers = [int(samples[i]["layer"]) for i in rows]
+            metrics = reference.run_cells(batch, site=spec.site, layers=layers, window=self.window(spec))
+            before[rows], after[rows] = (_values(one, self.metric(inputs, spec)) for one in metrics)
         frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
         effect = self.effect(inputs, spec, chosen, before, after)
         return frame.assign(value_before=before, value_after=after, effect=effect)

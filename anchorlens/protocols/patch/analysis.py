@@ -1,50 +1,69 @@
-"""Curves and descriptive findings of `patch`; this protocol has no controls yet."""
+"""Curves, contrasts and findings of `patch`."""
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.results.curve_tables import curves_frame, summary_of
-from anchorlens.results.findings import DESCRIPTION, Finding, Findings
-from anchorlens.results.sweep import Analysis, SweepResult
-from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_TYPES
+from anchorlens.constants import PATCH_CONTROLS
+from anchorlens.protocols.patch.findings import patch_findings
+from anchorlens.protocols.patch.grid_statistics import SHARE
+from anchorlens.protocols.patch.patch_result import PatchResult
+from anchorlens.results.findings import Findings
+from anchorlens.results.sweep import Analysis
+from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, CURVE_TYPES
+
+_SUMMARY = (
+    "model", "dataset", "anchor", "max_layer", "effect", SHARE, *PATCH_CONTROLS, "sim_low", "sim_high", "p_before", "n",
+)  # fmt: skip
 
 
 class PatchAnalysis(Analysis):
-    """Mean effects at every layer and position."""
+    """Mean effects at every layer and place."""
 
-    name, title, result = "patch", "activation patching", SweepResult
+    name, title, result = "patch", "activation patching", PatchResult
 
     @override
-    def curves(self, result: SweepResult) -> pd.DataFrame:
+    def curves(self, result: PatchResult) -> pd.DataFrame:
+        if result.no_mean:
+            return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
+        return result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
+
+    @override
+    def contrasts(self, result: PatchResult) -> pd.DataFrame:
+        if result.no_mean:
+            return pd.DataFrame(columns=list(CONTRAST_COLUMNS))
+        return result.statistics.contrasts(result.source_values, denoising=result.is_denoising)
+
+    @override
+    def findings(self, result: PatchResult) -> Findings:
+        return patch_findings(result)
+
+    @override
+    def summary(self, result: PatchResult) -> pd.DataFrame:
+        """Return, for every place, the layer with the largest |effect| that does not follow by construction, and its controls."""
+        curves, contrasts = result.curves(controls=True, all_columns=True), result.contrasts(all_columns=True)
+        shares = contrasts[contrasts["quantity"] == SHARE].set_index(["anchor", "layer"])["value"].to_dict()
+        effects = curves.set_index(["control", "anchor", "layer"])["effect"].to_dict()
+        own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]
+        records: list[dict[str, Any]] = []
+        for anchor, curve in own.groupby("anchor", sort=False):
+            best = curve.iloc[int(curve["effect"].abs().to_numpy().argmax())]
+            cell = (anchor, int(best["layer"]))
+            beside = {name: effects.get((name, *cell), np.nan) for name in PATCH_CONTROLS}
+            same = {name: best[name] for name in ("model", "dataset", "effect", "sim_low", "sim_high", "p_before")}
+            records.append({**same, **beside, "anchor": anchor, "max_layer": cell[1], SHARE: shares[cell], "n": int(best["n"])})
+        return pd.DataFrame(records, columns=list(_SUMMARY))
+
+    @override
+    def settings(self, result: PatchResult) -> str:
         config = result.record["config"]
-        curves = curves_frame(result.samples(all_columns=True), n_resamples=config["n_resamples"], seed=config["seed"])
-        return curves.assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
-
-    @override
-    def contrasts(self, result: SweepResult) -> pd.DataFrame:
-        return pd.DataFrame(columns=list(CONTRAST_COLUMNS))
-
-    @override
-    def findings(self, result: SweepResult) -> Findings:
-        table = self.summary(result)
-        n = len(result.example_ids)
-        best = table.iloc[int(table["effect"].abs().to_numpy().argmax())]
-        layer, value = int(best["max_layer"]), float(best["effect"])
-        headline = f"Largest mean effect: {value:+.2f} logits at {best['anchor']}, layer {layer} ({n} pair{'s' if n != 1 else ''})."
-        where = {"layers": (layer,), "anchor": str(best["anchor"]), "sentence": headline}
-        finding = Finding(result.record["config"]["metric"], DESCRIPTION, value=value, n=n, **where)
-        return Findings((finding,), f"{headline} No control was measured, so nothing is claimed.")
-
-    @override
-    def summary(self, result: SweepResult) -> pd.DataFrame:
-        return summary_of(result.curves(controls=True, all_columns=True))
-
-    @override
-    def settings(self, result: SweepResult) -> str:
-        config: dict[str, Any] = result.record["config"]
-        return f"metric {config['metric']}, site {config['site']}, {config['direction']}, seed {config['seed']}"
+        controls = ", ".join(result.controls) or "none"
+        return (
+            f"by {config['by']}, site {config['site']}, window {config['window']}, metric {config['metric']}, "
+            f"{config['direction']}, controls {controls}, seed {config['seed']}"
+        )
 
 
 ANALYSIS = PatchAnalysis()

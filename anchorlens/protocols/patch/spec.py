@@ -1,40 +1,127 @@
 """Specification of the patch protocol."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import StrictBool
 from typing_extensions import override
 
-from anchorlens.constants import DIRECTIONS, SITES
-from anchorlens.protocols.arguments import Choice, argument
+from anchorlens.constants import DIRECTIONS, HEAD_SITES, PATCH_BY, PATCH_CONTROLS, PATCH_METRICS, SITES
+from anchorlens.errors import InputError
+from anchorlens.fingerprint import callable_name
+from anchorlens.protocols.arguments import Choice, Choices, Indices, Int, Kind, argument
 from anchorlens.protocols.specification import ADD_BOS, Specification
+
+AUTO, NONE = "auto", "none"
+_BY_HEAD = ("head", "head_position")
+
+
+@dataclass(frozen=True)
+class _Controls(Kind):
+    """Names of controls, ``auto`` or ``none``."""
+
+    metavar = "A,B"
+
+    @override
+    def check(self, name: str, value: Any) -> "str | tuple[str, ...]":
+        if isinstance(value, str) and value in (AUTO, NONE):
+            return value
+        if isinstance(value, (tuple, list)) and not value:
+            return NONE
+        return Choices(PATCH_CONTROLS, "control").check(name, value)
+
+
+@dataclass(frozen=True)
+class _Positions(Kind):
+    """Positions of the prompt; negative ones count from its end."""
+
+    @override
+    def check(self, name: str, value: Any) -> "tuple[int, ...] | None":
+        return Indices(of="positions").check(name, value)
 
 
 class Patch(Specification):
-    """Patch activations of a clean prompt into a corrupted one, position by position and layer by layer.
+    """Patch activations of a clean prompt into a corrupted one, at every layer and every position, segment or head.
 
-    At one layer and position, the activation of the corrupted run is replaced by that of the clean run (denoising), or the reverse
-    (noising). The metric is read at the last position. The effect is the metric after minus before.
+    In one layer (or a window of layers) the activation of the corrupted run is replaced by that of the clean run (denoising:
+    what restores the answer?), or the reverse (noising: what breaks it?). The metric is then read at the prompt's end.
 
-    Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024.
+    The effect is the metric after the patch minus the metric before. The recovered share is 0 at the corrupted and 1 at the clean
+    run. With 10 pairs or more, two controls tell whether a patch from another pair, or a random change of the same size, does the
+    same; bands are simultaneous over the whole grid.
+
+    Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024, Heimersheim & Nanda 2024.
     """
 
     NAME = "patch"
     DATA = "pairs"
 
-    site: Annotated[str, Choice(SITES)] = argument("resid_pre", "Hook site whose activation is replaced.")
+    by: Annotated[str, Choice(PATCH_BY)] = argument(
+        "position",
+        "What is patched, each separately: position, segment (named in the pairs), layer (all paired positions), head (at all "
+        "positions) or head_position (one head at one position).",
+    )
+    site: Annotated[str, Choice((*SITES, *HEAD_SITES))] = argument(
+        "resid_pre", f"Hook site whose activation is replaced: {', '.join(SITES)}; of heads {', '.join(HEAD_SITES)}."
+    )
+    metric: Annotated[Any, Choice((AUTO, *PATCH_METRICS), "a function of the logits [batch pos d_vocab]", 1)] = argument(
+        AUTO,
+        "Metric: logit_diff (logit of the answer minus that of the wrong answer), prob or logprob of the answer, or kl (divergence "
+        "from the clean run's next-token distribution). auto: logit_diff if every pair has a wrong answer, else logprob, and kl "
+        "without answers. In Python also a function of the logits, as in TransformerLens.",
+    )
     direction: Annotated[str, Choice(DIRECTIONS)] = argument(
         "denoising", "denoising (clean activations into the corrupted prompt) or noising (the reverse)."
     )
-    metric: Annotated[str, Choice(("logit_diff",))] = argument(
-        "logit_diff", "Metric at the last position: logit_diff (logit of the answer minus logit of the wrong answer)."
+    window: Annotated[int, Int(1)] = argument(1, "Number of layers to patch together, centred at the reported one.")
+    add_bos: StrictBool | None = ADD_BOS
+    metric_positions: Annotated[Any, _Positions()] = argument(
+        None,
+        "Positions of the prompt that a metric function reads, such as (-1,). If None, they are found: those whose logits change "
+        "the function's value.",
+        in_shell=False,
+    )
+    controls: Annotated[Any, _Controls()] = argument(
+        AUTO,
+        "Controls: other_pair (activations of another pair of the same length at the same place), norm_matched (a random change of "
+        "the same norm), or none. auto: both with 10 groups of pairs or more, none with fewer.",
+        group="controls",
     )
 
-    add_bos: StrictBool | None = ADD_BOS
+    @override
+    def check_together(self) -> None:
+        contradictions = [
+            (
+                "site", self.by in _BY_HEAD and self.site not in HEAD_SITES,
+                f"site={self.site!r}: by={self.by!r} needs a site of heads. Use site='z', or one of {', '.join(HEAD_SITES)}.",
+            ),
+            (
+                "window", self.window > 1 and self.site in HEAD_SITES[1:] and self.engine == "cone",
+                f"window={self.window}: not with site={self.site!r}, whose patches act within a layer. Use window=1, site='z', or "
+                "engine='reference'.",
+            ),
+            (
+                "metric_positions", self.metric_positions is not None and isinstance(self.metric, str),
+                f"metric_positions={self.metric_positions!r} are those of a metric function; got metric={self.metric!r}. Leave "
+                "metric_positions out.",
+            ),
+            (
+                "controls", self.site == "pattern" and "norm_matched" in self.controls,
+                f"controls={self.controls!r}: a random change of an attention pattern is no pattern. Leave 'norm_matched' out.",
+            ),
+        ]  # fmt: skip
+        for name, is_wrong, message in contradictions:
+            if is_wrong:
+                raise InputError(message, argument=name)
+
+    @property
+    def metric_name(self) -> str:
+        """Name of the metric in outputs; ``auto`` before the pairs are known."""
+        return self.metric if isinstance(self.metric, str) else callable_name(self.metric)
 
     @override
     def constant_columns(self) -> dict[str, object]:
         return {
-            "pathway": "", "site": self.site, "probe_site": "", "window": 1, "direction": self.direction, "donor_rule": "",
+            "pathway": "", "site": self.site, "probe_site": "", "window": self.window, "direction": self.direction, "donor_rule": "",
             "knockout_mode": "", "readout": "", "delta_kind": "difference",
         }  # fmt: skip

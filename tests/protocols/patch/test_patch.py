@@ -65,7 +65,7 @@ def test_the_last_stream_of_the_clean_run_gives_the_clean_metric(tiny_model):
     layer = model.cfg.n_layers - 1
     put = patch_sweep(model, load_pairs(ROWS), site="resid_post", layers=[layer], progress=False).samples()
     clean = patch_sweep(model, load_pairs(ROWS), direction="noising", layers=[layer], progress=False).samples()
-    before = clean.drop_duplicates("donor_id").set_index("donor_id")["value_before"]
+    before = clean.drop_duplicates("example_id").set_index("example_id")["value_before"]
     last = put.sort_values("position").groupby("example_id").tail(1)
     assert last["value_after"].to_numpy() == pytest.approx(before.loc[last["example_id"]].to_numpy(), abs=1e-4)
 

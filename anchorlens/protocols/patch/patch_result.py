@@ -1,0 +1,275 @@
+"""Result of a patch sweep: effects as a tensor and as labelled arrays, and the grid of one pair or of the mean over pairs."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from typing_extensions import override
+
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.protocols.patch.findings import standing_cells
+from anchorlens.protocols.patch.grid_statistics import EFFECT, SHARE, GridStatistics, statistics_of
+from anchorlens.results.sweep import SweepResult
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from jaxtyping import Float
+
+Array = npt.NDArray[np.float64]
+MEAN = "mean"
+QUANTITIES = (EFFECT, "value_after", SHARE)
+_AXES = {"position": ("position",), "segment": ("segment",), "layer": (), "head": ("head",), "head_position": ("position", "head")}
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """Grid of layers and places of one pair, or of the mean over pairs, as a heatmap shows it.
+
+    Attributes:
+        pair: Id of the pair, or ``mean``.
+        quantity: ``effect``, ``value_after`` or ``recovered_share``.
+        unit: Unit of the values; empty for a share.
+        values: Values, [layer place]; NaN where a cell was not measured.
+        layers: Layers.
+        places: Names of the places: ``pos:5``, ``head:3``, a segment, ``all``.
+        clean_tokens: Tokens of the clean prompt at each place, joined; empty for heads. Of the mean: those of all pairs, ``*`` where
+            they differ.
+        corrupted_tokens: The same of the corrupted prompt.
+        stands: Whether the mean effect of a cell stands, [layer place]; see :attr:`PatchResult.findings`.
+        by_construction: Whether the value of a cell follows by construction, [layer place].
+        n: Number of groups.
+        note: Remark on the values; empty if there is none.
+    """
+
+    pair: str
+    quantity: str
+    unit: str
+    values: Array
+    layers: tuple[int, ...]
+    places: tuple[str, ...]
+    clean_tokens: tuple[str, ...]
+    corrupted_tokens: tuple[str, ...]
+    stands: npt.NDArray[np.bool_]
+    by_construction: npt.NDArray[np.bool_]
+    n: int
+    note: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class PatchResult(SweepResult):
+    """Result of a patch sweep; frozen.
+
+    Example:
+        >>> grid = al.patch_sweep(model, pairs, by="position")  # doctest: +SKIP
+        >>> grid.effects.shape  # [pair layer position]  # doctest: +SKIP
+        >>> grid.to_xarray().mean("pair").sel(position=5)  # doctest: +SKIP
+    """
+
+    @property
+    def by(self) -> str:
+        """What was patched: ``position``, ``segment``, ``layer``, ``head`` or ``head_position``."""
+        return str(self.record["config"]["by"])
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return str(self.record["config"]["metric"])
+
+    @property
+    def unit(self) -> str:
+        """Unit of the effect."""
+        return str(self._samples["unit"].iloc[0])
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """Measured controls."""
+        given = self.record["config"]["controls"]
+        return () if isinstance(given, str) else tuple(given)
+
+    @property
+    def is_denoising(self) -> bool:
+        """Whether clean activations are patched into the corrupted prompt."""
+        return self.record["config"]["direction"] == "denoising"
+
+    @property
+    def effects(self) -> "Float[torch.Tensor, 'pair layer *place']":
+        """Effect on the metric, [pair layer *place]; NaN where a pair lacks the place. The axes are those of :meth:`to_xarray`."""
+        import torch
+
+        return torch.from_numpy(self._array(EFFECT, "none"))
+
+    @override
+    def to_xarray(self, quantity: str = EFFECT, control: str = "none") -> "xarray.DataArray":
+        """Return a quantity of every pair as a labelled array; its mean over pairs is ``.mean("pair")``.
+
+        Args:
+            quantity: ``effect``, ``value_after`` (the metric after the patch) or ``recovered_share``. A mean of shares is no
+                recovered share: :meth:`grid` divides the means.
+            control: ``none``, ``other_pair`` or ``norm_matched``.
+
+        Returns:
+            [pair layer position], or ``segment`` or ``head`` in place of ``position``, both position and head, or none. NaN where a
+            pair lacks the place. Coordinates: ``pair`` (ids), ``group`` along ``pair``, ``layer``, places. Attributes: ``run_id``,
+            ``model``, ``dataset``, ``protocol``, ``metric``, ``units``.
+
+        Raises:
+            InputError: If xarray is not installed, or the quantity or the control was not measured.
+        """
+        if find_spec("xarray") is None:
+            raise InputError("to_xarray needs xarray, which is not installed. Install it with pip install 'anchorlens[labelled]'.")
+        import xarray
+
+        values = self._array(self._known_quantity(quantity), self._known_control(control))
+        groups = self._examples[self._examples["role"] == "base"].set_index("example_id")["question_id"]
+        return xarray.DataArray(
+            values,
+            dims=("pair", "layer", *_AXES[self.by]),
+            coords={
+                "pair": list(self.example_ids), "layer": list(self.layers), **self._axes,
+                "group": ("pair", groups.reindex(list(self.example_ids)).to_numpy(dtype=str)),
+            },
+            name=quantity,
+            attrs={
+                "run_id": self.run_id, "model": self.model, "dataset": self.dataset, "protocol": self.protocol.name,
+                "metric": self.metric, "units": "" if quantity == SHARE else self.unit,
+            },
+        )  # fmt: skip
+
+    def grid(self, pair: "str | int" = MEAN, quantity: str = EFFECT, control: str = "none") -> PatchGrid:
+        """Return the grid of layers and places of one pair, or of the mean over pairs.
+
+        Args:
+            pair: Id, index or words of a pair, or ``mean``.
+            quantity: ``effect``, ``value_after`` or ``recovered_share`` (0: corrupted run, 1: clean run; of the mean: ratio of the
+                means over pairs).
+            control: ``none``, ``other_pair`` or ``norm_matched``.
+
+        Raises:
+            InputError: If there is no such pair, quantity or control, or no mean because pairs differ in their number of positions.
+        """
+        quantity, control = self._known_quantity(quantity), self._known_control(control)
+        name = MEAN if pair == MEAN else self.id_of(pair)
+        if name == MEAN and (why := self.no_mean):
+            raise InputError(f"pair='mean': {why}", argument="pair")
+        cells = pd.MultiIndex.from_product([self.anchors, self.layers])
+        shape = len(self.anchors), len(self.layers)
+        own = self._samples[self._samples["control"] == control]
+        own = own if name == MEAN else own[own["example_id"] == name]
+        if quantity == SHARE:
+            moved, total = self._share_parts(own)
+            by_cell = [part.groupby([own["anchor"], own["layer"]], sort=False).mean() for part in (moved, total)]
+            values = by_cell[0] / by_cell[1]
+        else:
+            values = own.groupby(["anchor", "layer"], sort=False)[quantity].mean()
+        fixed = own.groupby(["anchor", "layer"], sort=False)["by_construction"].mean() > 0.5
+        stand = standing_cells(self) if name == MEAN and control == "none" else set[tuple[str, int]]()
+        return PatchGrid(
+            pair=name, quantity=quantity, unit="" if quantity == SHARE else self.unit, layers=self.layers, places=self.anchors,
+            values=values.reindex(cells).to_numpy(dtype=np.float64).reshape(shape).T,
+            clean_tokens=self._tokens("clean", name), corrupted_tokens=self._tokens("corrupted", name),
+            stands=np.array([cell in stand for cell in cells], dtype=bool).reshape(shape).T,
+            by_construction=fixed.reindex(cells, fill_value=False).to_numpy(dtype=bool).reshape(shape).T,
+            n=own["question_id"].nunique(), note=self.share_note(name) if quantity == SHARE else "",
+        )  # fmt: skip
+
+    @property
+    def statistics(self) -> GridStatistics:
+        """Statistics of the samples."""
+        return statistics_of(self._samples, self.record["config"])
+
+    @property
+    def no_mean(self) -> str:
+        """Reason why there is no mean over pairs; empty if there is one."""
+        if self.by not in ("position", "head_position"):
+            return ""
+        lengths = sorted({where["last"][0] + 1 for where in self._positions.values()})
+        if len(lengths) < 2:
+            return ""
+        return (
+            f"the pairs have different numbers of positions ({lengths[0]} to {lengths[-1]}), so no mean at a position is shown. "
+            "Use by='segment', or pairs of one length."
+        )
+
+    @property
+    def source_values(self) -> dict[str, "float | None"]:
+        """Pair id -> metric of the source's own run: the clean run for denoising, the corrupted run for noising."""
+        return {name: one.get("source_value") for name, one in self.record.get("pairs", {}).items()}
+
+    def share_note(self, pair: str = MEAN) -> str:
+        """Return a warning where clean and corrupted run hardly differ, so that recovered shares are unreliable; else ""."""
+        totals = self.statistics.totals(self.source_values, denoising=self.is_denoising)
+        if pair != MEAN:
+            own = totals[totals.index.get_level_values("example_id") == pair]
+            typical = float(totals.abs().median())
+        else:
+            own, typical = totals, float(totals.abs().mean())
+        total = float(own.mean())
+        if abs(total) > max(0.1 * typical, 10 * np.nan_to_num(self.noise_floor)):
+            return ""
+        return f"Clean and corrupted run differ by {total:+.3g} {self.metric} only: recovered shares are unreliable."
+
+    def _share_parts(self, own: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+        """Return (patched - corrupted) and (clean - corrupted) of samples."""
+        source = own["example_id"].map(self.source_values).astype("float64")
+        before, after = own["value_before"].astype("float64"), own["value_after"].astype("float64")
+        return (after - before, source - before) if self.is_denoising else (after - source, before - source)
+
+    @cached_property
+    def _axes(self) -> dict[str, list[Any]]:
+        """Labels of the axes of places."""
+        own = self._samples.drop_duplicates("anchor")
+        found = {axis: sorted(map(int, own[axis].dropna().unique())) for axis in ("position", "head")}
+        return {axis: list(self.anchors) if axis == "segment" else found[axis] for axis in _AXES[self.by]}
+
+    def _array(self, quantity: str, control: str) -> Array:
+        """Return a quantity of every pair, [pair layer *place]."""
+        own = self._samples[self._samples["control"] == control]
+        if quantity == SHARE:
+            moved, total = self._share_parts(own)
+            own = own.assign(**{SHARE: moved / total})
+        axes = [list(self.example_ids), list(self.layers), *self._axes.values()]
+        keys = ["example_id", "layer", *("anchor" if axis == "segment" else axis for axis in self._axes)]
+        values = own.set_index(keys)[quantity]
+        index = pd.MultiIndex.from_product(axes)
+        return values.reindex(index).to_numpy(dtype=np.float64).reshape([len(axis) for axis in axes]).copy()
+
+    @cached_property
+    def _positions(self) -> dict[str, dict[str, list[int]]]:
+        """Pair id -> named positions of the patched row."""
+        base = self._examples[self._examples["role"] == "base"]
+        return {str(name): json.loads(where) for name, where in zip(base["example_id"], base["positions"], strict=True)}
+
+    def _tokens(self, side: str, pair: str) -> tuple[str, ...]:
+        """Return the tokens of the clean or corrupted prompt at every place; ``*`` where the pairs of a mean differ."""
+        if self.by in ("head", "layer"):
+            return ("",) * len(self.anchors)
+        rows = self._examples.set_index(["role", "example_id"])
+        role = "donor" if (side == "clean") == self.is_denoising else "base"
+        texts: list[set[str]] = [set() for _ in self.anchors]
+        for name in self.example_ids if pair == MEAN else (pair,):
+            base = rows.loc[("base", name)]
+            row = base if role == "base" else rows.loc[("donor", base["donor_ids"][0])]
+            own, there = self._positions[name], json.loads(row["positions"])["paired"]
+            at = dict(zip(own["paired"], there, strict=True))
+            for text, anchor in zip(texts, self.anchors, strict=True):
+                where = own.get(anchor.split(" ")[0], [])
+                found = [str(row["tokens"][at[t]]) for t in where if t in at]
+                text |= {"".join(found)} if found else set()
+        return tuple(next(iter(text)) if len(text) == 1 else "*" if text else "" for text in texts)
+
+    def _known_quantity(self, quantity: str) -> str:
+        if quantity not in QUANTITIES:
+            raise InputError(f"quantity={quantity!r}: unknown. {did_you_mean(str(quantity), QUANTITIES)}", argument="quantity")
+        return quantity
+
+    def _known_control(self, control: str) -> str:
+        there = list(self._samples["control"].unique())
+        if control not in there:
+            raise InputError(f"control={control!r}: not in this sweep. {did_you_mean(str(control), there)}", argument="control")
+        return control

@@ -1,0 +1,142 @@
+"""Estimate how often a patch sweep claims a cell of its grid without an effect, and how often it finds an effect.
+
+    python benchmarks/null_rates_patch.py                            300 sweeps of each world and size
+    python benchmarks/null_rates_patch.py --runs 100 --sizes 10,20 --worlds sparse --controls 1
+
+Simulated sweeps without a model: effects of pairs (one per group), in logits, on a grid of 30 layers and 20 places, with the
+controls ``other_pair`` and ``norm_matched``. Noise has a correlation of 0.8 between neighbouring layers and sd 1 unless stated.
+
+Worlds in which no cell may be claimed; ``effect`` and controls are drawn independently:
+
+- ``normal``, ``heavy-tailed`` (t with 3 degrees of freedom), ``skewed`` (centred exponential): noise around 0.
+- ``sparse``: a cell of a pair is 0, except in 5 %, where it is +6 or -6.
+- ``one-sided sparse``: every cell is 5 in 15 % of the pairs and 0 otherwise, under the patch and under both controls.
+- ``control moves``: patch and ``other_pair`` have the mean 2 at every cell, ``norm_matched`` 0.
+- ``control opposite``: the patch has the mean 0, both controls have the mean -2.
+- ``mixed``: a third of the places each are ``normal``, ``control moves``, and the same with ``norm_matched`` in place of
+  ``other_pair``.
+
+Worlds with an effect, controls around 0, normal noise: ``one cell`` (mean 2 at one cell), ``block`` (mean 1 at 8 layers of 2 places)
+and ``block in 30 %`` (5 in 30 % of the pairs at 8 layers of 2 places, noise of sd 0.3). ``claimed`` is then the share of sweeps that
+claim a cell with the effect, ``cells`` the mean share of these cells that are claimed, ``wrong`` the share of sweeps that claim
+another one.
+"""
+
+import argparse
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from anchorlens.protocols.patch.findings import status_of
+from anchorlens.results.estimates import LayerEstimate
+from anchorlens.results.findings import STANDS
+from anchorlens.statistics.bands import Band, band
+from anchorlens.statistics.resamples import Resamples
+
+LAYERS, PLACES = 30, 20
+CONTROLS = ("other_pair", "norm_matched")
+NULLS = (
+    "normal", "heavy-tailed", "skewed", "sparse", "one-sided sparse", "control moves", "control opposite", "mixed",
+)  # fmt: skip
+EFFECTS = ("one cell", "block", "block in 30 %")
+Array = npt.NDArray[np.float64]
+
+
+def noise(rng: np.random.Generator, *shape: int) -> Array:
+    """Draw unit normal noise with correlation 0.8 between neighbours along the last axis but one (layers)."""
+    out = rng.normal(size=shape)
+    for layer in range(1, shape[-2]):
+        out[..., layer, :] = 0.8 * out[..., layer - 1, :] + 0.6 * out[..., layer, :]
+    return out
+
+
+def true_cells(world: str) -> npt.NDArray[np.bool_]:
+    """Return the cells of a world with an effect, [layer place]."""
+    cells = np.zeros((LAYERS, PLACES), dtype=bool)
+    if world == "one cell":
+        cells[12, 7] = True
+    elif world in EFFECTS:
+        cells[10:18, 6:8] = True
+    return cells
+
+
+def draw(world: str, pairs: int, seed: int) -> Array:
+    """Draw the effects of one sweep, [patch or control, pair, layer, place]."""
+    rng = np.random.default_rng([seed, pairs, *world.encode()])
+    z = noise(rng, 1 + len(CONTROLS), pairs, LAYERS, PLACES)
+    if world == "heavy-tailed":
+        return stats.t.ppf(stats.norm.cdf(z), 3)
+    if world == "skewed":
+        return stats.expon.ppf(stats.norm.cdf(z)) - 1
+    if world == "sparse":
+        return 6.0 * (z > stats.norm.ppf(0.975)) - 6.0 * (z < stats.norm.ppf(0.025))
+    if world == "one-sided sparse":
+        return 5.0 * (z > stats.norm.ppf(0.85)) + 0.05 * rng.normal(size=z.shape)
+    if world == "control moves":
+        z[:2] += 2
+    if world == "control opposite":
+        z[1:] -= 2
+    if world == "mixed":
+        third = PLACES // 3
+        z[:2, :, :, :third] += 2
+        z[::2, :, :, third : 2 * third] += 2
+    if world in EFFECTS:
+        cells = true_cells(world)
+        if world == "block in 30 %":
+            z *= 0.3
+            z[0][np.ix_(rng.random(pairs) < 0.3, *map(np.unique, np.nonzero(cells)))] += 5
+        else:
+            z[0] += cells * (2.0 if world == "one cell" else 1.0)
+    return z
+
+
+def claimed(effects: Array, n_controls: int = 2, n_resamples: int = 1000) -> npt.NDArray[np.bool_]:
+    """Return the cells that stand, [layer place], by the bands and the rule of the findings.
+
+    Args:
+        effects: Effects of patch and controls, [patch or control, pair, layer, place].
+        n_controls: Number of controls that were measured.
+        n_resamples: Number of bootstrap resamples.
+    """
+    draws, cells = Resamples.of(np.arange(effects.shape[1]), n_resamples=n_resamples), effects.shape[2:]
+
+    def facts(values: Array) -> list[LayerEstimate]:
+        flat = values.reshape(len(values), -1)
+        one: Band = band(draws.means(flat, np.ones_like(flat, dtype=bool)))
+        ends = (one.value, one.low, one.high, one.sim_low, one.sim_high, one.n)
+        return list(map(LayerEstimate, *(end.tolist() for end in ends)))
+
+    own, *less = [facts(effects[0])] + [facts(effects[0] - effects[1 + i]) for i in range(n_controls)]
+    found = [status_of(fact, dict(zip(CONTROLS, beside, strict=False)), 1e-4) for fact, *beside in zip(own, *less, strict=True)]
+    return np.array([status == STANDS for status in found]).reshape(cells)
+
+
+def rates(world: str, pairs: int, runs: int, n_controls: int = 2, n_resamples: int = 1000) -> tuple[float, float, float]:
+    """Return the share of sweeps that claim a true cell, the share of true cells claimed, and of sweeps that claim another."""
+    true, counts = true_cells(world), np.zeros(3)
+    for seed in range(runs):
+        found = claimed(draw(world, pairs, seed), n_controls, n_resamples)
+        counts += (found[true].any(), found[true].mean() if true.any() else 0.0, found[~true].any())
+    hit, share, wrong = (counts / runs).tolist()
+    return hit, share, wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=300, help="sweeps per world and size (default: 300)")
+    parser.add_argument("--sizes", default="10,20,40,100", help="numbers of groups (default: 10,20,40,100)")
+    parser.add_argument("--worlds", default=",".join([*NULLS, *EFFECTS]), help="worlds, separated by commas (default: all)")
+    parser.add_argument("--controls", type=int, default=2, choices=(1, 2), help="number of controls (default: 2)")
+    parser.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    args = parser.parse_args()
+    print("| world | groups | claimed | cells | wrong |\n| --- | --- | --- | --- | --- |")
+    for world in args.worlds.split(","):
+        for pairs in map(int, args.sizes.split(",")):
+            hit, share, wrong = rates(world, pairs, args.runs, args.controls, args.resamples)
+            first = f"{hit:.3f} | {share:.3f}" if world in EFFECTS else "- | -"
+            print(f"| {world} | {pairs} | {first} | {wrong:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Every cell of small patch sweeps against TransformerLens's own hooks, by place, site, metric, direction and engine."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anchorlens.errors import InputError, ShapeError
+from anchorlens.prompts.load_pairs import load_pairs
+from anchorlens.running.sweeps import patch_sweep
+from tests.protocols.patch.plain import cache_of, clean_log_p, metric_of, patched_logits
+
+# The small tokenizer knows single letters and few words: both prompts of a pair have as many tokens.
+ROWS = [
+    {"clean": "ab is in", "corrupted": "cd is in", "answer": "e", "wrong": "f"},
+    {"clean": "The bag of ab is", "corrupted": "The bog of ef is", "answer": "c", "wrong": "d"},
+]
+CASES = [
+    {},
+    {"direction": "noising"},
+    {"site": "mlp_out", "metric": "logprob"},
+    {"site": "resid_post", "metric": "prob", "direction": "noising", "window": 2},
+    {"site": "attn_out", "metric": "kl"},
+    {"by": "layer", "site": "resid_mid", "metric": "kl", "direction": "noising"},
+    {"by": "layer", "metric": "logit_diff", "window": 3},
+    {"by": "head", "site": "z"},
+    {"by": "head", "site": "k", "metric": "logprob", "direction": "noising"},
+    {"by": "head", "site": "pattern", "metric": "kl"},
+    {"by": "head_position", "site": "v", "metric": "prob"},
+    {"by": "head_position", "site": "z", "window": 2},
+    {"by": "position", "site": "q"},
+]
+
+
+def check_cells(model, result, window=1, atol=1e-4):
+    """Raise if a cell of the result differs from plain hooks."""
+    config, n_layers = result.record["config"], model.cfg.n_layers
+    examples = result.examples(all_columns=True).set_index(["role", "example_id"])
+    for (name, donor), cells in result.samples(all_columns=True).groupby(["example_id", "donor_id"]):
+        target, source = (list(map(int, examples.loc[key]["token_ids"])) for key in (("base", name), ("donor", donor)))
+        at, own, cache = positions(result, name), result.record["pairs"][name], cache_of(model, source)
+        of, last = dict(zip(at["paired"], at["paired_source"], strict=True)), at["last"]
+        denoising = config["direction"] == "denoising"
+        clean = clean_log_p(model, source if denoising else target, at["last_source"] if denoising else last)
+
+        def metric(logits, own=own, last=last, clean=clean):
+            return metric_of(config["metric"], logits, last, own["answer_ids"], own["wrong_ids"], clean)
+
+        before = metric(patched_logits(model, target, cache, config["site"], [], [], []))
+        for cell in cells.itertuples():
+            to = at.get(cell.anchor) or ([int(cell.position)] if not pd.isna(cell.position) else at["paired"])
+            head = None if pd.isna(cell.head) else int(cell.head)
+            first = cell.layer - (window - 1) // 2
+            layers = range(max(0, first), min(n_layers, first + window))
+            logits = patched_logits(model, target, cache, config["site"], layers, to, [of[t] for t in to], head)
+            assert cell.value_before == pytest.approx(before, abs=atol)
+            assert cell.value_after == pytest.approx(metric(logits), abs=atol)
+            factor = 100 if config["metric"] == "prob" else 1
+            assert cell.effect == pytest.approx(factor * (cell.value_after - cell.value_before))
+
+
+def positions(result, example_id):
+    """Named positions of a measured row, with those of its source."""
+    import json
+
+    examples = result.examples(all_columns=True).set_index(["role", "example_id"])
+    base = examples.loc[("base", example_id)]
+    donor = examples.loc[("donor", base["donor_ids"][0])]
+    own, other = (json.loads(one["positions"]) for one in (base, donor))
+    segments = {name: where for name, where in own.items() if not name.startswith("pos:") and name not in ("last", "paired")}
+    return {
+        **segments,
+        "paired": own["paired"],
+        "paired_source": other["paired"],
+        "last": own["last"][0],
+        "last_source": other["last"][0],
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "default")
+def test_every_cell_equals_a_hooked_forward_pass_on_both_engines(tiny_model, case):
+    model = tiny_model("llama" if case.get("site") in ("k", "v") else "gpt2")  # key/value heads of their own
+    options = {"progress": False, "controls": "none", **case}
+    result = patch_sweep(model, load_pairs(ROWS), **options)
+    check_cells(model, result, case.get("window", 1))
+    lengths = [len(positions(result, name)["paired"]) for name in result.example_ids]
+    n_heads = model.cfg.n_key_value_heads if case.get("site") in ("k", "v") else model.cfg.n_heads
+    places = {"position": sum(lengths), "layer": 2, "head": 2 * n_heads, "head_position": sum(lengths) * n_heads}
+    assert len(result.samples()) == places[case.get("by", "position")] * model.cfg.n_layers
+    assert result.record["config"]["metric"] == case.get("metric", "logit_diff")
+    units = {"prob": "percentage points", "logprob": "nat", "kl": "nat"}
+    assert set(result.samples()["unit"]) == {units.get(case.get("metric"), "logit")}
+    again = patch_sweep(model, load_pairs(ROWS), engine="reference", **options)
+    np.testing.assert_allclose(again.samples()["value_after"], result.samples()["value_after"], atol=1e-4)
+
+
+def last_three(logits):
+    """A function in TransformerLens's form that reads the last position and the one before it."""
+    return (logits[:, -1, 3] - logits[:, -2].softmax(-1)[:, 5]).mean()
+
+
+def test_a_metric_function_reads_only_the_positions_that_change_it(tiny_model):
+    model = tiny_model("gpt2")
+    found = patch_sweep(model, load_pairs(ROWS), metric=last_three, progress=False, by="layer")
+    assert found.record["config"]["metric"] == "callable:last_three"
+    for name in found.example_ids:
+        at = positions(found, name)
+        assert at["metric_reads"] == [at["last"] - 1, at["last"]]
+    declared = patch_sweep(model, load_pairs(ROWS), metric=last_three, metric_positions=(-1, -2), progress=False, by="layer")
+    np.testing.assert_array_equal(found.samples()["value_after"], declared.samples()["value_after"])
+    examples = found.examples().set_index(["role", "example_id"])
+    for cell in found.samples().itertuples():
+        target, source = (list(examples.loc[key]["token_ids"]) for key in (("base", cell.example_id), ("donor", cell.donor_id)))
+        every = range(len(target))
+        logits = patched_logits(model, target, cache_of(model, source), "resid_pre", [cell.layer], every, every)
+        assert cell.value_after == pytest.approx(float(last_three(logits[None])), abs=1e-4)
+
+
+def test_a_position_that_was_not_declared_is_found_by_the_spot_checks(tiny_model):
+    with pytest.raises(Exception, match="differs from the reference engine by .* units of the metric"):
+        patch_sweep(
+            tiny_model("gpt2"), load_pairs(ROWS), metric=lambda logits: logits[:, -2, 3], metric_positions=[-1], progress=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "argument", "phrase"),
+    [
+        ({"by": "head"}, "site", "by='head' needs a site of heads. Use site='z'"),
+        ({"by": "token"}, "by", "Unknown by='token'"),
+        ({"metric": "logits"}, "metric", "Unknown metric='logits'"),
+        ({"metric": lambda: 0.0}, "metric", "takes another number of arguments"),
+        ({"metric": lambda logits: logits[0].sum(-1)}, "metric", r"returned shape \(\d+,\). It is called for one prompt at a time"),
+        ({"metric": lambda logits: logits.sum() * 0}, "metric", "has the same value whatever the logits are"),
+        ({"metric": lambda logits: 1 / 0}, "metric", "raised ZeroDivisionError"),
+        ({"metric_positions": (-1,)}, "metric_positions", "are those of a metric function; got metric='auto'"),
+        ({"metric": last_three, "metric_positions": (99,)}, "metric_positions", "has .* tokens, so 99 is outside"),
+        ({"controls": "other"}, "controls", "Unknown control 'other'"),
+        ({"site": "pattern", "controls": ["norm_matched"]}, "controls", "a random change of an attention pattern is no pattern"),
+        ({"window": 2, "site": "q"}, "window", "whose patches act within a layer. Use window=1, site='z'"),
+        ({"window": 0}, "window", "must be at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_cure(tiny_model, options, argument, phrase):
+    with pytest.raises((InputError, ShapeError), match=phrase) as told:
+        patch_sweep(tiny_model("gpt2"), load_pairs(ROWS), progress=False, **options)
+    assert argument in told.value.arguments
+
+
+def test_the_metric_follows_from_the_answers_that_the_pairs_have():
+    from anchorlens.protocols.patch.reading import choose_metric, forced_tokens, lacks
+
+    both, one, none = ((5, 6), (5, 7)), ((5, 6), ()), ((), ())
+    assert choose_metric("auto", [both, both]) == "logit_diff"
+    assert choose_metric("auto", [both, one]) == "logprob"
+    assert choose_metric("auto", [both, none]) == "kl"
+    assert choose_metric("prob", [both, none]) == "prob"
+    assert [lacks("logit_diff", *pair) for pair in (both, one, none, ((5,), (5, 6)))] == [
+        "", "no_wrong_answer", "no_answer", "answer_equals_wrong",
+    ]  # fmt: skip
+    assert [forced_tokens(name, *both) for name in ("logit_diff", "prob", "logprob", "kl")] == [(5,), (5,), (5,), ()]
+
+
+def test_metrics_unembed_no_more_than_they_read(tiny_model, monkeypatch):
+    from anchorlens.models.read import Read
+
+    def refuse(self, *args, **kwargs):
+        raise AssertionError("the whole vocabulary was unembedded")
+
+    model, right = tiny_model("gpt2"), Read.logits
+    calls = []
+    monkeypatch.setattr(Read, "logits", lambda self, *args: calls.append(1) or right(self, *args))
+    monkeypatch.setattr(Read, "scores", refuse)
+    patch_sweep(model, load_pairs(ROWS), progress=False, n_spot_checks=0)
+    assert len(calls) <= 20  # the comparison of the engine with the model, one position at a time
+    assert torch.is_grad_enabled()

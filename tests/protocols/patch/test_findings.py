@@ -1,0 +1,199 @@
+"""Curves, contrasts, findings and grids of patch sweeps on constructed effects."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorlens.errors import InputError
+from anchorlens.protocols.patch.findings import standing_cells, status_of
+from anchorlens.protocols.registry import analysis_of
+from anchorlens.results.estimates import LayerEstimate
+from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, NULL_MOVES, STANDS, TOO_FEW
+from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES
+from tests.protocols.sweeps import check_statements
+
+SIMULATION = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "null_rates_patch.py"))
+CONTROLS = ("none", "other_pair", "norm_matched")
+
+
+def made(effects, *, lengths=None, groups=None, fixed=(), total=4.0, direction="denoising", n_resamples=300):
+    """Make a result from effects [control pair layer place]; the clean metric is ``total`` above the corrupted one."""
+    n_controls, n_pairs, n_layers, n_places = effects.shape
+    names = [f"p{i:03d}" for i in range(n_pairs)]
+    lengths = lengths or [n_places] * n_pairs
+    index = pd.MultiIndex.from_product(
+        [CONTROLS[:n_controls], names, range(n_layers), range(n_places)], names=["control", "example_id", "layer", "position"]
+    )
+    own = index.to_frame(index=False).assign(effect=effects.ravel())
+    own = own[own["position"] < own["example_id"].map(dict(zip(names, lengths, strict=True)))]
+    before = 1.0 if direction == "denoising" else 1.0 + total
+    same = {
+        "model": "none", "dataset": "pairs", "protocol": "patch", "delta_kind": "difference", "donor_id": "d",
+        "metric": "logit_diff", "unit": "logit",
+        "value_before": before, "seed": 0, "n_patched": 1, "window": 1, "head": pd.NA, "direction": direction,
+        "site": "resid_pre",
+    }  # fmt: skip
+    group = dict(zip(names, groups or names, strict=True))
+    own = own.assign(
+        question_id=own["example_id"].map(group), anchor="pos:" + own["position"].astype(str), value_after=before + own["effect"],
+        by_construction=[cell in fixed for cell in zip(own["layer"], own["position"], strict=True)], **same,
+    )  # fmt: skip
+    samples = own.assign(**{name: None for name in SAMPLE_COLUMNS if name not in own.columns}).astype(SLOT_TYPES)
+    rows = []
+    for name, length in zip(names, lengths, strict=True):
+        where = {"last": [length - 1], "paired": list(range(length)), **{f"pos:{p}": [p] for p in range(length)}}
+        tokens = {"base": [f"c{p}" for p in range(length)], "donor": [f"{name if p == 1 else 't'}{p}" for p in range(length)]}
+        rows += [
+            {"role": role, "example_id": name + ("|clean" if role == "donor" else ""), "question_id": group[name], "question": name,
+             "answer": "a", "positions": json.dumps(where), "tokens": tokens[role], "donor_ids": [f"{name}|clean"],
+             "dataset": "pairs", "drop_reason": "", "drop_detail": ""}
+            for role in ("base", "donor")
+        ]  # fmt: skip
+    source = before + total if direction == "denoising" else before - total
+    config = {
+        "anchors": [f"pos:{p}" for p in range(n_places)], "layers": list(range(n_layers)), "by": "position", "site": "resid_pre",
+        "metric": "logit_diff", "direction": direction, "controls": list(CONTROLS[1:n_controls]) or "none", "window": 1,
+        "n_resamples": n_resamples, "seed": 0,
+    }  # fmt: skip
+    record = {
+        "config": config, "noise": {"floor": 1e-4}, "model": {"name": "none"}, "data": {"name": "pairs"}, "counts": {},
+        "pairs": {name: {"answer_ids": [1], "wrong_ids": [2], "source_value": source} for name in names},
+    }  # fmt: skip
+    analysis = analysis_of("patch")
+    return analysis.result.make(analysis, samples, pd.DataFrame(rows), record, "simulated")
+
+
+def world(kind, pairs, seed=0, layers=4, places=5, block=(slice(1, 3), slice(2, 3)), size=3.0):
+    """Effects [control pair layer place] with a block of cells that stand, or in which a control moves alike."""
+    rng = np.random.default_rng(seed)
+    z = 0.5 * rng.normal(size=(3, pairs, layers, places))
+    z[(0, slice(None), *block)] += size
+    if kind == "control moves":
+        z[(1, slice(None), *block)] += size
+    return z
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_cells_with_an_effect_beyond_both_controls_stand(direction):
+    effects = world("effect", 30) * (1 if direction == "denoising" else -1)
+    result = made(effects, direction=direction)
+    assert standing_cells(result) == {("pos:2", 1), ("pos:2", 2)}
+    findings = check_statements(result)
+    (one,) = findings.statements
+    assert (one.status, one.anchor, one.layers, one.n) == (STANDS, "pos:2", (1, 2), 30)
+    share = abs(one.value) / 4 if direction == "denoising" else 1 - abs(one.value) / 4
+    assert f"recovered share {share:.2f}" in findings.headline
+    grid = result.grid()
+    assert grid.stands.tolist() == [[False] * 5, *[[False, False, True, False, False]] * 2, [False] * 5]
+    np.testing.assert_allclose(grid.values, effects[0].mean(0))
+    np.testing.assert_allclose(result.grid(quantity="recovered_share").values, effects[0].mean(0) / 4 + (direction == "noising"))
+    np.testing.assert_allclose(result.effects.numpy(), effects[0])
+
+
+@pytest.mark.parametrize(
+    ("effects", "status", "phrase"),
+    [
+        (world("control moves", 30), NOT_DETECTED, "No cell stands against other_pair and norm_matched."),
+        (world("effect", 30)[:1], DESCRIPTION, "No control was measured, so nothing is claimed."),
+        (world("effect", 9), DESCRIPTION, "Fewer than 10 groups of pairs show values without bands: nothing is claimed."),
+        (world("effect", 1), DESCRIPTION, "A single pair shows values without bands: nothing is claimed."),
+    ],
+)
+def test_nothing_is_claimed_without_controls_or_groups_or_where_a_control_moves_alike(effects, status, phrase):
+    result = made(effects)
+    assert not standing_cells(result) and not result.findings.claims
+    assert [one.status for one in result.findings.statements] == [status]
+    assert phrase in result.verdict
+    few = effects.shape[1] < 10
+    assert result.curves()["ci_low"].isna().all() == few
+    assert result.contrasts()["sim_low"].isna().all() == few
+
+
+def test_groups_count_not_pairs():
+    effects = world("effect", 30)
+    assert not made(effects, groups=[f"g{i % 9}" for i in range(30)]).findings.claims
+    assert made(effects, groups=[f"g{i % 15}" for i in range(30)]).findings.claims
+
+
+def test_a_difference_that_a_control_makes_is_no_claim():
+    def fact(value, width=0.5, n=30):
+        return LayerEstimate(value, value - width, value + width, value - width, value + width, n)
+
+    assert status_of(fact(2.0), {"a": fact(1.9), "b": fact(2.2)}, 0.0) == STANDS
+    assert status_of(fact(2.0), {"a": fact(1.9), "b": fact(0.3)}, 0.0) == NOT_DETECTED
+    assert status_of(fact(2.0), {"a": fact(1.9), "b": fact(-2.2)}, 0.0) == NOT_DETECTED
+    assert status_of(fact(1.0), {"a": fact(4.0)}, 0.0) == NULL_MOVES
+    assert status_of(fact(0.4), {"a": fact(2.0)}, 0.0) == NOT_DETECTED
+    assert status_of(fact(2.0, n=9), {"a": fact(2.0)}, 0.0) == TOO_FEW
+    assert status_of(fact(2.0), {"a": fact(2.0)}, 3.0) == NOT_DETECTED
+
+
+def test_cells_by_construction_are_never_claimed_and_do_not_widen_the_band():
+    effects = world("effect", 30)
+    fixed = {(layer, place) for layer in range(4) for place in (0, 1, 3, 4)} | {(1, 2)}
+    some, every = made(effects, fixed=fixed), made(effects)
+    assert standing_cells(some) == {("pos:2", 2)}
+    assert "Not tested: 17 of 20 cells" in some.verdict
+    widths = [
+        float((row["sim_high"] - row["sim_low"]).iloc[0])
+        for row in (one.curves().query("anchor == 'pos:2' and layer == 2") for one in (some, every))
+    ]
+    assert widths[0] < widths[1]
+
+
+def test_the_findings_follow_the_rule_whose_null_rates_are_simulated():
+    for name, pairs in (("block", 40), ("mixed", 20), ("sparse", 20)):
+        effects = SIMULATION["draw"](name, pairs, 1)
+        result = made(effects, n_resamples=200)
+        found = SIMULATION["claimed"](effects, n_resamples=200)
+        assert standing_cells(result) == {(f"pos:{place}", layer) for layer, place in np.argwhere(found).tolist()}
+        assert found.any() == (name == "block")
+
+
+def test_pairs_of_different_length_have_no_mean_by_position():
+    result = made(world("effect", 12), lengths=[5] * 11 + [4])
+    assert result.curves().empty and result.contrasts().empty and not result.findings.statements
+    assert "different numbers of positions (4 to 5), so no mean at a position is shown. Use by='segment'" in result.verdict
+    with pytest.raises(InputError, match="pair='mean': the pairs have different"):
+        result.grid()
+    assert np.isnan(result.grid("p011").values[:, 4]).all() and not np.isnan(result.grid("p011").values[:, :4]).any()
+    assert result.effects.isnan().sum() == 4
+    assert "different numbers" in repr(result)
+
+
+def test_shares_are_unreliable_where_both_runs_are_alike():
+    effects = world("effect", 12)
+    result = made(effects)
+    assert result.share_note() == "" and result.grid("p003", "recovered_share").note == ""
+    alike = made(effects, total=0.0)
+    assert "recovered shares are unreliable" in alike.verdict
+    assert "differ by" in alike.grid(quantity="recovered_share").note
+
+
+def test_a_grid_names_the_tokens_of_both_prompts():
+    result = made(world("effect", 12))
+    one, mean = result.grid(3), result.grid()
+    assert one.pair == "p003" and mean.pair == "mean" and mean.n == 12
+    assert one.clean_tokens == ("t0", "p0031", "t2", "t3", "t4")
+    assert mean.clean_tokens == ("t0", "*", "t2", "t3", "t4")
+    assert mean.corrupted_tokens == one.corrupted_tokens == ("c0", "c1", "c2", "c3", "c4")
+    assert one.places == mean.places == tuple(f"pos:{p}" for p in range(5)) and one.layers == (0, 1, 2, 3)
+    for wrong in ({"quantity": "delta"}, {"control": "displaced"}, {"pair": "p999"}):
+        with pytest.raises(InputError):
+            result.grid(**wrong)
+
+
+def test_labelled_arrays_have_the_places_as_an_axis():
+    xarray = pytest.importorskip("xarray")
+    effects = world("effect", 12)
+    array = made(effects).to_xarray()
+    assert isinstance(array, xarray.DataArray) and array.dims == ("pair", "layer", "position")
+    assert float(array.sel(pair="p004", layer=2, position=3)) == effects[0, 4, 2, 3]
+    np.testing.assert_allclose(array.mean("pair"), effects[0].mean(0))
+    assert array.attrs["metric"] == "logit_diff" and array.attrs["units"] == "logit"
+    np.testing.assert_allclose(made(effects).to_xarray(control="other_pair"), effects[1])
+    np.testing.assert_allclose(made(effects).to_xarray("recovered_share"), effects[0] / 4)
