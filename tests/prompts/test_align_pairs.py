@@ -1,5 +1,7 @@
 """Which positions of two prompts are paired: by a list, position by position, by segments, or by common beginning and end."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def spans(*pairs):
         ("aaa", "aa", (), [(0, 0), (1, 1)]),
         ("abab", "ab", (), [(0, 0), (1, 1)]),
         # Segments of equal length pair inside, although their tokens differ; the text around pairs by its ends.
-        ("aPQbc", "aRSbbc", spans(((1, 3), (1, 3))), [(0, 0), (1, 1), (2, 2), (3, 4), (4, 5)]),
+        ("aPQbc", "aRSbbc", spans(((1, 3), (1, 3))), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 5)]),
         # Segments of unequal length do not.
         ("aPbc", "aRSbc", spans(((1, 2), (1, 3))), [(0, 0), (2, 3), (3, 4)]),
         # Text between two segments.
@@ -47,7 +49,7 @@ def test_an_explicit_list_comes_first():
 
 @pytest.mark.parametrize(
     ("explicit", "said"),
-    [(((0, 2),), "corrupted position 2"), (((-1, 0),), "clean position -1"), (((0, 0), (0, 1)), "occurs twice")],
+    [(((0, 2),), "corrupted position 2"), (((-1, 0),), "clean position -1"), (((0, 0), (0, 1)), "clean position 0 occurs twice")],
 )
 def test_an_explicit_list_names_each_position_once(explicit, said):
     with pytest.raises(RowDropped, match=said) as caught:
@@ -83,7 +85,7 @@ def test_a_pairing_is_monotone_symmetric_and_pairs_equal_tokens_outside_segments
             align_positions(corrupted, clean, swapped)
         return
     assert align_positions(corrupted, clean, swapped) == tuple((b, a) for a, b in pairs)
-    assert all(a < c and b < d for (a, b), (c, d) in zip(pairs, pairs[1:], strict=False))
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(pairs))
     if len(clean) == len(corrupted):
         assert pairs == tuple((p, p) for p in range(len(clean)))
         return

@@ -24,7 +24,10 @@ EXPECTED = [
     ("two", "two", "One, two", 'Three "or" four', None, None, {}, ((0, 0), (1, 2))),
     ("3", "3", (5, 6, 7), (5, 8), (9, 10), None, {"both": ((6, 7), (6, 7)), "each": ((6,), (8, 8))}, None),
 ]  # fmt: skip
-TEXT_ROWS = [{**row, "segments": json.dumps(row.get("segments", {}))} for row in ROWS[:2]]
+TEXT_ROWS = [
+    {**dict.fromkeys(("answer", "wrong", "group", "alignment")), **row, "segments": json.dumps(row.get("segments", {}))}
+    for row in ROWS[:2]
+]
 
 
 def cells(row):
@@ -86,7 +89,8 @@ def test_pairs_and_questions_are_data_sets():
 
 LONE = "half \ud800"
 REASONS = [
-    ({"clean": ""}, "empty_cell"), ({"clean": "  "}, "empty_cell"), ({"corrupted": None}, "empty_cell"), ({"clean": []}, "empty_cell"),
+    ({"clean": ""}, "empty_cell"), ({"clean": "  "}, "empty_cell"), ({"corrupted": None}, "empty_cell"),
+    ({"clean": []}, "empty_cell"),
     ({"answer": "  "}, "empty_answer"), ({"wrong": []}, "empty_answer"),
     ({"answer": 3}, "bad_cell"), ({"clean": [1, "2"]}, "bad_cell"), ({"clean": [1.5]}, "bad_cell"), ({"wrong": True}, "bad_cell"),
     ({"segments": ["ab"]}, "bad_segments"), ({"segments": "no JSON"}, "bad_segments"), ({"segments": {"x": ""}}, "bad_segments"),

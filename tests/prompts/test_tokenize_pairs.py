@@ -91,8 +91,6 @@ def test_segments_are_named_positions_and_pair_the_text_around_them(kind, bos):
             assert tokenizer.hf.decode([prompt.ids[p] for p in prompt.positions[name]]).strip() == text
     of = dict(one.alignment)
     assert [of[p] for p in one.clean.positions["start"]] == list(one.corrupted.positions["start"])
-    middle, end = (row["clean"].index(text) for text in (" of ", "?"))
-    assert middle < end
     assert of[one.clean.positions["last"][0]] == one.corrupted.positions["last"][0]
     assert one.unpaired[0] + one.unpaired[1] != ()
     assert set(one.unpaired[0]) <= {*one.clean.positions["relation"], *one.clean.positions["subject"]}
@@ -117,7 +115,7 @@ REASONS = [
     ({**IDS, "corrupted": [-1, 20]}, "token_outside_vocabulary", "corrupted: token -1"),
     ({**IDS, "answer": [999]}, "token_outside_vocabulary", "answer: token 999"),
     ({**ROW, "segments": {"x": "ab"}}, "segment_not_found", "x: 'ab' occurs nowhere in the corrupted prompt"),
-    ({**ROW, "clean": "ab is ab", "segments": {"x": ["ab", "ae"]}}, "segment_not_unique", "x: 'ab' occurs 2 times in the clean prompt"),
+    ({**ROW, "clean": "ab is ab", "segments": {"x": ["ab", "ae"]}}, "segment_not_unique", "x: 'ab' occurs 2 times in the clean"),
     ({**IDS, "segments": {"x": "a"}}, "segment_not_found", "the clean prompt has token ids"),
     ({**IDS, "segments": {"x": [9]}}, "segment_not_found", "nowhere"),
     ({**ROW, "segments": {"x": ["The ab", "The ae"], "y": ["ab is", "ae is"]}}, "segments_overlap", "of the clean prompt"),
