@@ -106,5 +106,5 @@ def test_verification_measures_the_cells_of_a_run_again(tmp_path, monkeypatch, t
 
 
 def test_a_data_set_without_a_usable_pair_is_refused(tiny_model):
-    with pytest.raises(EmptySweepError, match="answer_not_one_token"):
-        patch_sweep(tiny_model("gpt2"), load_pairs([{**ROWS[0], "answer": " unquestionably so"}]), progress=False)
+    with pytest.raises(EmptySweepError, match="same_prompts 1"):
+        patch_sweep(tiny_model("gpt2"), load_pairs([{**ROWS[0], "corrupted": ROWS[0]["clean"]}]), progress=False)
