@@ -80,11 +80,12 @@ def save_run(
         "curves": [sweep.curves(controls=True, all_columns=True) for sweep in sweeps],
         "contrasts": [sweep.contrasts(all_columns=True) for sweep in sweeps],
     }
-    contrasts = [frame for frame in computed["contrasts"] if len(frame)]
+    # A table without a row has no types, and is not written.
+    curves, contrasts = ([frame for frame in computed[name] if len(frame)] for name in ("curves", "contrasts"))
     frames = {
         "examples": [sweep.examples(all_columns=True) for sweep in sweeps],
         "samples": [sweep.samples(all_columns=True) for sweep in sweeps],
-        "curves": computed["curves"],
+        **({"curves": curves} if curves else {}),
         **({"contrasts": contrasts} if contrasts else {}),
     }
     tables = {name: order_columns(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}
