@@ -99,9 +99,8 @@ def _notes(result: PatchResult, statuses: Mapping[Cell, str], contrasts: pd.Data
 
 def _row(one: Finding, contrasts: pd.DataFrame, controls: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a place in the table."""
-    at = next(
-        cell for cell, fact in facts_of(contrasts, EFFECT, "none").items() if cell[0] == one.anchor and fact.value == one.value
-    )
+    effects = facts_of(contrasts, EFFECT, "none")
+    at = next(cell for cell, fact in effects.items() if cell[0] == one.anchor and fact.value == one.value)
     less = [facts_of(contrasts, LESS_CONTROL, control)[at] for control in controls]
     effect, share = effects[at], facts_of(contrasts, SHARE, "none")[at]
     return (one.anchor, format_layers(one.layers), str(at[1]), _with_band(effect), f"{share.value:.2f}", *map(_with_band, less))
