@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
+import anchorlens as al
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
@@ -65,3 +66,10 @@ def test_smollm2_prefers_the_answer_after_the_clean_prompt(smollm2, name):
         ])  # fmt: skip
     clean, corrupted = values.T
     assert (clean > 0).float().mean() >= 0.95 and (corrupted < clean).float().mean() >= 0.95
+
+
+def test_a_run_on_a_sample_is_verified_without_the_data_set(tiny_model, tmp_path, plain_figure):
+    run = al.patch_sweep(tiny_model("gpt2"), load_pairs("facts-pairs", limit=10), layers=[0], n_spot_checks=0, progress=False)
+    path = run.save(tmp_path / "run")
+    found = {check.what: check.status for check in al.verify_run(path, cells=0).checks}
+    assert found["data: facts-pairs"] == "match"

@@ -6,7 +6,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.dataset import RowDropped
 from anchorlens.prompts.load_pairs import load_pairs
-from anchorlens.prompts.tokenize_pairs import PairTokenizer, set_up_pairs
+from anchorlens.prompts.tokenize_pairs import PairTokenizer, set_up_pairs, tokenize_pairs
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.qa_context import set_up_questions
@@ -166,3 +166,24 @@ def test_bos_of_a_tokenizer_without_one_is_refused(tiny_model, monkeypatch):
     monkeypatch.setattr(model, "tokenizer", without_bos())
     with refused(InputError, "add_bos=True: the tokenizer has no BOS token", "add_bos"):
         set_up_pairs(adapt(model), load_pairs([ROW]), Patch(add_bos=True))
+
+
+def test_tokens_are_listed_with_positions_without_a_partner(tiny_model):
+    rows = [{**ROW, "corrupted": "The ab a b is", "id": "x"}, {**ROW, "corrupted": ROW["clean"], "id": "y"}, {**ROW, "clean": ""}]
+    model = tiny_model("gpt2")
+    frame = tokenize_pairs(model, rows)
+    one, dropped, unread = frame.set_index("id").loc[["x", "y", "000002"]].to_dict("records")
+    assert "".join(one["clean"]) == ROW["clean"] and "".join(one["corrupted"]) == "The ab a b is" and one["answer"] == ["a"]
+    assert all(one["clean"][a] == one["corrupted"][b] for a, b in one["alignment"])
+    for name, side in (("clean", 0), ("corrupted", 1)):
+        paired = {pair[side] for pair in one["alignment"]}
+        assert set(one[f"unpaired_{name}"]) == set(range(len(one[name]))) - paired
+    assert len(one["unpaired_corrupted"]) == len(one["corrupted"]) - len(one["alignment"]) > 0
+    assert (dropped["drop_reason"], unread["drop_reason"]) == ("same_prompts", "empty_cell")
+
+
+def test_only_prompt_pairs_are_tokenized(tiny_model, unchecked):
+    with refused(InputError, "must be prompt pairs", "data"):
+        tokenize_pairs(tiny_model("gpt2"), capitals(2))
+    with refused(InputError, "neither a HookedTransformer nor", "model"):
+        tokenize_pairs("gpt2", [ROW])
