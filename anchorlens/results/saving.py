@@ -80,12 +80,11 @@ def save_run(
         "curves": [sweep.curves(controls=True, all_columns=True) for sweep in sweeps],
         "contrasts": [sweep.contrasts(all_columns=True) for sweep in sweeps],
     }
-    # A table without a row has no types, and is not written.
-    curves, contrasts = ([frame for frame in computed[name] if len(frame)] for name in ("curves", "contrasts"))
+    contrasts = [frame for frame in computed["contrasts"] if len(frame)]
     frames = {
         "examples": [sweep.examples(all_columns=True) for sweep in sweeps],
         "samples": [sweep.samples(all_columns=True) for sweep in sweeps],
-        **({"curves": curves} if curves else {}),
+        "curves": computed["curves"],
         **({"contrasts": contrasts} if contrasts else {}),
     }
     tables = {name: order_columns(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()}

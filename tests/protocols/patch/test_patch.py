@@ -12,13 +12,13 @@ from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from anchorlens.runs.checksums import write_sums
-from tests.protocols.patch.plain import cache_of, patched_logits
-from tests.protocols.patch.test_cells import ROWS, check_cells
+from tests.protocols.patch.plain import cache_of, metric_of, patched_logits
+from tests.protocols.patch.test_cells import ROWS, check_cells, positions
 
 # The small tokenizer knows single letters: all prompts have as many tokens.
 MANY = [
     {"id": f"p{i:02d}", "clean": f"{a} of {b} is", "corrupted": f"{c} of {d} is", "answer": f" {e}", "wrong": f" {f}",
-     "segments": {"first": [f"{a} of", f"{c} of"], "second": [b, d]}}
+     "segments": {"first": [f"{a} of", f"{c} of"], "second": [f"{b} is", f"{d} is"]}}
     for i, (a, b, c, d, e, f) in enumerate(islice(permutations("bghijk", 6), 0, 720, 55))
 ]  # fmt: skip
 OPTIONS = {"progress": False, "n_resamples": 100}
@@ -62,9 +62,10 @@ def test_the_controls_take_another_pair_or_a_random_direction(tiny_model, sweep)
         partners.setdefault(cell.example_id, set()).add(cell.donor_id)
         target, source = (list(examples.loc[key]["token_ids"]) for key in (("base", cell.example_id), ("donor", cell.donor_id)))
         at = [int(cell.position)]
-        logits = patched_logits(model, target, cache_of(model, source), "resid_pre", [cell.layer], at, at)[-1]
-        answer, wrong = (sweep.record["pairs"][cell.example_id][name][0] for name in ("answer_ids", "wrong_ids"))
-        assert cell.value_after == pytest.approx(float(logits[answer] - logits[wrong]), abs=1e-4)
+        logits = patched_logits(model, target, cache_of(model, source), "resid_pre", [cell.layer], at, at)
+        answers = (sweep.record["pairs"][cell.example_id][name] for name in ("answer_ids", "wrong_ids"))
+        last = positions(sweep, cell.example_id)["last"]
+        assert cell.value_after == pytest.approx(metric_of("logit_diff", logits, last, *answers, None), abs=1e-4)
     for name, others in partners.items():
         (other,) = others
         own = examples.loc[("base", name), "answer"]
