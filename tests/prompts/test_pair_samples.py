@@ -73,3 +73,10 @@ def test_a_run_on_a_sample_is_verified_without_the_data_set(tiny_model, tmp_path
     path = run.save(tmp_path / "run")
     found = {check.what: check.status for check in al.verify_run(path, cells=0).checks}
     assert found["data: facts-pairs"] == "match"
+
+
+def test_a_study_names_a_sample():
+    (data,) = al.Study("smollm2-135m-instruct", "ioi-pairs", al.Patch()).check(models=False)
+    assert data.sha256 == load_pairs("ioi-pairs").sha256
+    (some,) = al.Study("smollm2-135m-instruct", al.DatasetSpec("ioi-pairs", limit=3), al.Patch()).check(models=False)
+    assert (some.name, len(some)) == ("ioi-pairs", 3)
