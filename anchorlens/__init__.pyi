@@ -13,6 +13,7 @@ from .probing.cross_fitting import CrossFittedProbes
 from .probing.probes import LayerProbes, TruthProbe
 from .prompts.load_pairs import load_pairs
 from .prompts.pairs import PairData
+from .prompts.tokenize_pairs import tokenize_pairs
 from .protocols.answer_only.spec import AnswerOnly
 from .protocols.knockout.spec import Knockout
 from .protocols.patch.spec import Patch
@@ -98,5 +99,6 @@ __all__ = [
     "save_report",
     "save_run",
     "swap_sweep",
+    "tokenize_pairs",
     "verify_run",
 ]

@@ -168,6 +168,8 @@ def test_a_dry_run_refuses_what_a_run_refuses(capsys, args, tmp_path, monkeypatc
     [
         (["swap"], "--model is missing. See `anchorlens swap --help`"),
         (["patch", "--model", "{tmp}"], "--pairs is missing"),
+        (["patch", "--model", "smollm2-135m-instruct", "--pairs", "fact-pairs", "--out", "{tmp}/r"], "Did you mean 'facts-pairs'"),
+        (["patch", "--model", "smollm2-135m-instruct", "--pairs", "{tmp}/a.csv", "--out", "{tmp}/r"], "Check the path. (--pairs)"),
         (["run"], "Missing argument 'STUDY.toml'"),
         (["figure", "{tmp}", "--out", "{tmp}/f.html"], "is not a run: it has no run.json"),
         (["status", "{tmp}/nothing"], "is not a run"),
@@ -231,8 +233,8 @@ def test_listings_for_people_and_scripts(capsys, command):
     for record in records:
         assert record["name"] in table
     names = {record["name"] for record in records}
-    wanted = {"models": "smollm2-135m-instruct", "datasets": "popqa-sample"}
-    assert wanted[command] in names
+    wanted = {"models": {"smollm2-135m-instruct"}, "datasets": {"popqa-sample", "ioi-pairs"}}
+    assert wanted[command] <= names
 
 
 def test_brackets_and_colons_in_names_are_no_markup(capsys):

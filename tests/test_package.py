@@ -29,6 +29,7 @@ def test_wheel_holds_types_samples_and_licence_and_nothing_else(wheel):
     for wanted in (
         "anchorlens/py.typed",
         *(f"anchorlens/questions/samples/{s}.jsonl" for s in ("popqa", "triviaqa", "hotpotqa", "nq")),
+        *(f"anchorlens/prompts/samples/{s}-pairs.csv" for s in ("facts", "ioi", "induction")),
     ):
         assert wanted in names
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 # Python argument -> name of its option.
-_RENAMED = {"path": "data_file", "dataset_name": "dataset", "name": "dataset"}
+_RENAMED = {"source": "pairs", "path": "data_file", "dataset_name": "dataset", "name": "dataset"}
 
 
 def note(text: str) -> None:

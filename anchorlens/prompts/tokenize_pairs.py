@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import InputError
+from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of, resolve_add_bos, with_bos
 from anchorlens.prompts.align_pairs import align_positions
@@ -15,6 +16,15 @@ from anchorlens.prompts.dataset import Dropped, PromptDataset, RowDropped
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData, PairPrompt, PromptPair, TokenizedPair, TokenText, drop_pair
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
+
+if TYPE_CHECKING:
+    import pandas
+
+
+_COLUMNS = (
+    "id", "group", "clean", "corrupted", "answer", "wrong", "alignment", "unpaired_clean", "unpaired_corrupted", "drop_reason",
+    "drop_detail",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,14 +169,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
     if hf is None:
         raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     add_bos = resolve_add_bos(hf, spec.add_bos)
-    tokenizer = PairTokenizer(hf, add_bos, adapter.shape.n_ctx, adapter.shape.d_vocab)
-    kept: list[TokenizedPair] = []
-    dropped: list[Dropped] = []
-    for pair in data.pairs:
-        try:
-            kept.append(tokenizer.tokenize(pair))
-        except RowDropped as why:
-            dropped.append(drop_pair(pair, data.name, why.reason, why.detail))
+    kept, dropped = _tokenize(PairTokenizer(hf, add_bos, adapter.shape.n_ctx, adapter.shape.d_vocab), data)
 
     def token_text(i: int) -> str:
         return str(hf.decode([i], clean_up_tokenization_spaces=False))
@@ -174,6 +177,61 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
     return PairContext(
         adapter, name_of(adapter.model), data, (*data.dropped, *dropped), spec.progress, "", add_bos, (), token_text, tuple(kept)
     )
+
+
+def _tokenize(tokenizer: PairTokenizer, data: PairData) -> tuple[list[TokenizedPair], list[Dropped]]:
+    kept: list[TokenizedPair] = []
+    dropped: list[Dropped] = []
+    for pair in data.pairs:
+        try:
+            kept.append(tokenizer.tokenize(pair))
+        except RowDropped as why:
+            dropped.append(drop_pair(pair, data.name, why.reason, why.detail))
+    return kept, dropped
+
+
+@dataclass(frozen=True)
+class _Options:
+    add_bos: bool | None
+    progress: bool = False
+
+
+def tokenize_pairs(model: Any, pairs: Any, *, add_bos: bool | None = None) -> "pandas.DataFrame":
+    """Tokenize prompt pairs as a sweep does, to see which positions are paired.
+
+    Args:
+        model: Model with a tokenizer.
+        pairs: Prompt pairs of :func:`anchorlens.load_pairs`, or its first argument.
+        add_bos: Whether BOS is added to texts. If None, as the tokenizer does.
+
+    Returns:
+        One row per pair: ``id group clean corrupted answer wrong`` (texts of the tokens), ``alignment`` (pairs of clean and
+        corrupted position), ``unpaired_clean`` and ``unpaired_corrupted`` (positions without a partner), ``drop_reason`` and
+        ``drop_detail``. Of dropped pairs only the id and the reason are given.
+
+    Raises:
+        InputError: If the model has no tokenizer, or the pairs cannot be read.
+
+    Examples:
+        >>> rows = [{"clean": "The capital of France is", "corrupted": "The capital of South Africa is"}]
+        >>> tokenize_pairs(model, rows)["unpaired_corrupted"][0]  # doctest: +SKIP
+        (3, 4)
+    """
+    import pandas
+
+    context = set_up_pairs(adapt(model), _load(pairs, 0), _Options(add_bos))
+    rows: list[dict[str, Any]] = []
+    for one in context.pairs:
+        ids = {"clean": one.clean.ids, "corrupted": one.corrupted.ids, "answer": one.answer, "wrong": one.wrong}
+        rows.append(
+            {
+                "id": one.clean.pair.id, "group": one.clean.group,
+                **{name: [context.token_text(i) for i in own] for name, own in ids.items()}, "alignment": one.alignment,
+                **dict(zip(("unpaired_clean", "unpaired_corrupted"), one.unpaired, strict=True)),
+            }
+        )  # fmt: skip
+    rows += [{"id": row.example_id, "drop_reason": row.reason, "drop_detail": row.detail} for row in context.dropped]
+    return pandas.DataFrame(rows, columns=list(_COLUMNS))
 
 
 def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001

@@ -30,7 +30,6 @@ FIXES = {
     "no_wrong_answer": "Fill in the wrong answers, or use metric='logprob'.",
     "length_differs": "Use prompts of equal length, or another site than pattern.",
     "no_paired_position": "Add a column segments or alignment.",
-    "answer_not_one_token": "Write answers of one token, with the space before it: ' Paris'.",
     "no_answer": "Fill in the answers of these rows.",
     "lone_surrogate": "Save the file as UTF-8 again.",
     "control_character": "Remove the control characters from these rows.",
