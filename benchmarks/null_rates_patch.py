@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from anchorlens.protocols.patch.findings import status_of
+from anchorlens.protocols.patch.standing_cells import status_of
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import STANDS
 from anchorlens.statistics.bands import Band, band

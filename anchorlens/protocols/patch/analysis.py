@@ -12,7 +12,7 @@ from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import Analysis
-from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, CURVE_TYPES
+from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_TYPES
 
 _SUMMARY = (
     "model", "dataset", "anchor", "max_layer", "effect", SHARE, *PATCH_CONTROLS, "sim_low", "sim_high", "p_before", "n",
@@ -26,9 +26,8 @@ class PatchAnalysis(Analysis):
 
     @override
     def curves(self, result: PatchResult) -> pd.DataFrame:
-        if result.no_mean:
-            return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
-        return result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
+        curves = result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
+        return curves.iloc[:0] if result.no_mean else curves  # no row keeps the types
 
     @override
     def contrasts(self, result: PatchResult) -> pd.DataFrame:

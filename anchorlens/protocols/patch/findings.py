@@ -1,77 +1,28 @@
-"""Findings of a patch sweep: which cells stand against which controls.
-
-A cell stands if the simultaneous band of its mean effect excludes 0, the bands of the effect minus each control exclude 0 on the
-same side, and the effect itself accounts for at least half of each of these differences. All bands are simultaneous over the grid.
-"""
+"""Findings of a patch sweep: a statement for every place at which a cell stands, a table, and notes."""
 
 from collections.abc import Mapping
 from math import floor, isnan, log10
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.protocols.patch.grid_statistics import EFFECT, LESS_CONTROL, SHARE
+from anchorlens.protocols.patch.patch_result import PatchResult
+from anchorlens.protocols.patch.standing_cells import Cell, facts_of, statuses_of
 from anchorlens.results.estimates import LayerEstimate, concentration_note, format_layers, join_with_and, name_layers
 from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, NULL_MOVES, STANDS, TOO_FEW, Finding, Findings, empty_findings
 
-if TYPE_CHECKING:
-    from anchorlens.protocols.patch.patch_result import PatchResult
-
-Cell = tuple[str, int]
-"""Place and layer."""
-Facts = Mapping[Cell, LayerEstimate]
-
-_LEAST_SHARE = 0.5
-"""Smallest share of effect minus control that the effect itself accounts for where a cell stands."""
 _MOST_ROWS, _MOST_NAMED = 8, 4
 _WORDS = {"other_pair": "another pair's activations", "norm_matched": "a random change of the same norm"}
 
 
-def status_of(effect: LayerEstimate, less: Mapping[str, LayerEstimate], floor: float) -> str:
-    """Return the status of a cell; ``less``: effect minus each measured control, ``floor``: noise floor."""
-    if effect.n < MIN_QUESTIONS_FOR_CLAIM:
-        return TOO_FEW
-    sign = 1 if effect.value > 0 else -1
-    if isnan(effect.sim_low) or abs(effect.value) <= floor or not effect.beyond(sign, everywhere=True):
-        return NOT_DETECTED
-    if not less:
-        return DESCRIPTION
-    if any(isnan(one.sim_low) or not one.beyond(sign, everywhere=True) for one in less.values()):
-        return NOT_DETECTED
-    return STANDS if all(abs(effect.value) >= _LEAST_SHARE * abs(one.value) for one in less.values()) else NULL_MOVES
-
-
-def _facts(contrasts: pd.DataFrame, quantity: str, control: str) -> Facts:
-    own = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
-    names = ["anchor", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
-    numbers = own[names].astype(dict.fromkeys(names[2:-1], "float64"))
-    return {(str(a), int(k)): LayerEstimate(*rest) for a, k, *rest in numbers.itertuples(index=False, name=None)}
-
-
-def statuses_of(result: "PatchResult") -> dict[Cell, str]:
-    """Return the status of every cell."""
-    contrasts, floor = result.contrasts(all_columns=True), 0.0 if isnan(result.noise_floor) else result.noise_floor
-    controls = list(dict.fromkeys(contrasts.loc[contrasts["quantity"] == LESS_CONTROL, "control"]))
-    less = {control: _facts(contrasts, LESS_CONTROL, control) for control in controls}
-    lacking = LayerEstimate(*[float("nan")] * 5, n=0)
-    return {
-        cell: status_of(effect, {control: facts.get(cell, lacking) for control, facts in less.items()}, floor)
-        for cell, effect in _facts(contrasts, EFFECT, "none").items()
-    }
-
-
-def standing_cells(result: "PatchResult") -> set[Cell]:
-    """Return the cells that stand."""
-    return {cell for cell, status in statuses_of(result).items() if status == STANDS}
-
-
-def patch_findings(result: "PatchResult") -> Findings:
+def patch_findings(result: PatchResult) -> Findings:
     """Return a statement for every place at which a cell stands, or for the largest cell."""
     if result.no_mean:
         return empty_findings(f"Nothing is claimed: {result.no_mean}")
-    contrasts, statuses = result.contrasts(all_columns=True), statuses_of(result)
-    effects, n = _facts(contrasts, EFFECT, "none"), len(result.example_ids)
+    contrasts = result.contrasts(all_columns=True)
+    statuses = statuses_of(contrasts, result.noise_floor)
+    effects, n = facts_of(contrasts, EFFECT, "none"), len(result.example_ids)
     groups = result.statistics.n_groups
     tested = {cell: fact for cell, fact in effects.items() if not isnan(fact.sim_low)}
     best = max(tested or effects, key=lambda cell: abs(effects[cell].value))
@@ -91,7 +42,7 @@ def patch_findings(result: "PatchResult") -> Findings:
         return Findings((one,), headline, notes=tuple(note for note in notes if note))
     cells = sum(map(len, places.values()))
     top = max(((place, k) for place, layers in places.items() for k in layers), key=lambda cell: abs(effects[cell].value))
-    fact, share = effects[top], _facts(contrasts, SHARE, "none")[top].value
+    fact, share = effects[top], facts_of(contrasts, SHARE, "none")[top].value
     controls = join_with_and([_WORDS[control] for control in result.controls])
     headline = (
         f"{cells} of {len(effects)} cells stand: patching {_where(places)} changes {result.metric} more than {controls}. Largest: "
@@ -118,7 +69,7 @@ def patch_findings(result: "PatchResult") -> Findings:
     return Findings(tuple(statements), headline, (), tuple(rows), heads, tuple(note for note in notes if note))
 
 
-def _without_claim(result: "PatchResult", statuses: Mapping[Cell, str], groups: int, best: Cell) -> tuple[str, str]:
+def _without_claim(result: PatchResult, statuses: Mapping[Cell, str], groups: int, best: Cell) -> tuple[str, str]:
     """Return the status of the largest cell, and the reason why nothing is claimed."""
     if groups < MIN_QUESTIONS_FOR_CLAIM:
         which = (
@@ -132,7 +83,7 @@ def _without_claim(result: "PatchResult", statuses: Mapping[Cell, str], groups: 
     return NOT_DETECTED if statuses[best] != TOO_FEW else TOO_FEW, f"No cell stands against {' and '.join(result.controls)}.{moves}"
 
 
-def _notes(result: "PatchResult", statuses: Mapping[Cell, str], contrasts: pd.DataFrame) -> list[str]:
+def _notes(result: PatchResult, statuses: Mapping[Cell, str], contrasts: pd.DataFrame) -> list[str]:
     """Return sentences on what limits the findings."""
     notes: list[str] = []
     own = contrasts[(contrasts["quantity"] == EFFECT) & contrasts["sim_low"].notna()]
@@ -148,9 +99,10 @@ def _notes(result: "PatchResult", statuses: Mapping[Cell, str], contrasts: pd.Da
 
 def _row(one: Finding, contrasts: pd.DataFrame, controls: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a place in the table."""
-    at = next(cell for cell, fact in _facts(contrasts, EFFECT, "none").items() if cell[0] == one.anchor and fact.value == one.value)
-    less = [_facts(contrasts, LESS_CONTROL, control)[at] for control in controls]
-    effect, share = _facts(contrasts, EFFECT, "none")[at], _facts(contrasts, SHARE, "none")[at]
+    effects = facts_of(contrasts, EFFECT, "none")
+    at = next(cell for cell, fact in effects.items() if cell[0] == one.anchor and fact.value == one.value)
+    less = [facts_of(contrasts, LESS_CONTROL, control)[at] for control in controls]
+    effect, share = effects[at], facts_of(contrasts, SHARE, "none")[at]
     return (one.anchor, format_layers(one.layers), str(at[1]), _with_band(effect), f"{share.value:.2f}", *map(_with_band, less))
 
 
@@ -169,5 +121,5 @@ def _where(places: Mapping[str, list[int]]) -> str:
     return join_with_and([f"{place} ({name_layers(layers)})" for place, layers in places.items()])
 
 
-def _unit(result: "PatchResult") -> str:
+def _unit(result: PatchResult) -> str:
     return {"logit": "logits", "nat": "nats", "percentage points": "points"}.get(result.unit, result.unit)

@@ -57,7 +57,7 @@ class GridStatistics:
         cells = pd.MultiIndex.from_product([self.anchors, layers], names=_CELL)
         return wide.reindex(columns=cells[cells.isin(wide.columns)])
 
-    def fixed(self, control: str) -> pd.Series:
+    def by_construction(self, control: str) -> pd.Series:
         """Return, for every cell, whether more than half of the pairs hold by construction."""
         own = self.samples[self.samples["control"] == control]
         return own.groupby(_CELL, sort=False)["by_construction"].mean() > 0.5
@@ -79,7 +79,7 @@ class GridStatistics:
         """Return the columns of ``curves.parquet``."""
         frames: list[pd.DataFrame] = []
         for control in self.samples["control"].unique():
-            table, fixed = self.table(control), self.fixed(control)
+            table, fixed = self.table(control), self.by_construction(control)
             fixed = fixed.reindex(table.columns).to_numpy(dtype=bool)
             points, own = self.bands(table, fixed), self.samples[self.samples["control"] == control]
             before = self.table(control, "value_before").mean().reindex(table.columns)
@@ -99,13 +99,13 @@ class GridStatistics:
             source_values: Pair id -> metric of the source's own run.
             denoising: Whether the source is the clean run.
         """
-        own, fixed = self.table("none"), self.fixed("none")
+        own, fixed = self.table("none"), self.by_construction("none")
         frames = [self._frame(EFFECT, "none", own, self.bands(own, fixed.reindex(own.columns).to_numpy(dtype=bool)))]
         for control in self.samples["control"].unique():
             if control == "none":
                 continue
             less = (own - self.table(control).reindex(columns=own.columns)).dropna(how="all")
-            idle = self.fixed(control).reindex(own.columns, fill_value=True) | fixed.reindex(own.columns)
+            idle = self.by_construction(control).reindex(own.columns, fill_value=True) | fixed.reindex(own.columns)
             frames.append(self._frame(LESS_CONTROL, control, less, self.bands(less, idle.to_numpy(dtype=bool))))
         frames.append(self._shares(source_values, denoising=denoising))
         return pd.concat(frames, ignore_index=True).reindex(columns=list(CONTRAST_COLUMNS))

@@ -14,8 +14,8 @@ from anchorlens.protocols.pair_sweep.batching import Batch
 from anchorlens.protocols.pair_sweep.donor_pairs import Placement
 from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.patch.analysis import ANALYSIS
-from anchorlens.protocols.patch.inputs import PatchInputs, prepare_patch, restore_patch
-from anchorlens.protocols.patch.placements import PatchPair, fixed_layers
+from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
+from anchorlens.protocols.patch.placements import PatchPair, layers_by_construction
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
 
@@ -70,7 +70,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         reading = inputs.reading
         own = [inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control] for pair in unit.pairs]
         fixed = [
-            fixed_layers(spec, pair, place, unit.layers, inputs.n_layers, reading.positions(pair.target, pair.base.id))
+            layers_by_construction(spec, pair, place, unit.layers, inputs.n_layers, reading.positions(pair.target, pair.base.id))
             for pair, place in zip(unit.pairs, own, strict=True)
         ]
         return {

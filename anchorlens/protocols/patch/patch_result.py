@@ -12,8 +12,8 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.protocols.patch.findings import standing_cells
 from anchorlens.protocols.patch.grid_statistics import EFFECT, SHARE, GridStatistics, statistics_of
+from anchorlens.protocols.patch.standing_cells import find_standing_cells
 from anchorlens.results.sweep import SweepResult
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PatchGrid:
         quantity: ``effect``, ``value_after`` or ``recovered_share``.
         unit: Unit of the values; empty for a share.
         values: Values, [layer place]; NaN where a cell was not measured.
-        layers: Layers.
+        layers: Measured layers.
         places: Names of the places: ``pos:5``, ``head:3``, a segment, ``all``.
         clean_tokens: Tokens of the clean prompt at each place, joined; empty for heads. Of the mean: those of all pairs, ``*`` where
             they differ.
@@ -73,7 +73,7 @@ class PatchResult(SweepResult):
 
     @property
     def by(self) -> str:
-        """What was patched: ``position``, ``segment``, ``layer``, ``head`` or ``head_position``."""
+        """Kind of the places: ``position``, ``segment``, ``layer``, ``head`` or ``head_position``."""
         return str(self.record["config"]["by"])
 
     @property
@@ -125,7 +125,7 @@ class PatchResult(SweepResult):
             raise InputError("to_xarray needs xarray, which is not installed. Install it with pip install 'anchorlens[labelled]'.")
         import xarray
 
-        values = self._array(self._known_quantity(quantity), self._known_control(control))
+        values = self._array(self._check_quantity(quantity), self._check_control(control))
         groups = self._examples[self._examples["role"] == "base"].set_index("example_id")["question_id"]
         return xarray.DataArray(
             values,
@@ -153,7 +153,7 @@ class PatchResult(SweepResult):
         Raises:
             InputError: If there is no such pair, quantity or control, or no mean because pairs differ in their number of positions.
         """
-        quantity, control = self._known_quantity(quantity), self._known_control(control)
+        quantity, control = self._check_quantity(quantity), self._check_control(control)
         name = MEAN if pair == MEAN else self.id_of(pair)
         if name == MEAN and (why := self.no_mean):
             raise InputError(f"pair='mean': {why}", argument="pair")
@@ -168,7 +168,9 @@ class PatchResult(SweepResult):
         else:
             values = own.groupby(["anchor", "layer"], sort=False)[quantity].mean()
         fixed = own.groupby(["anchor", "layer"], sort=False)["by_construction"].mean() > 0.5
-        stand = standing_cells(self) if name == MEAN and control == "none" else set[tuple[str, int]]()
+        stand: set[tuple[str, int]] = set()
+        if name == MEAN and control == "none":
+            stand = find_standing_cells(self.contrasts(all_columns=True), self.noise_floor)
         return PatchGrid(
             pair=name, quantity=quantity, unit="" if quantity == SHARE else self.unit, layers=self.layers, places=self.anchors,
             values=values.reindex(cells).to_numpy(dtype=np.float64).reshape(shape).T,
@@ -263,12 +265,12 @@ class PatchResult(SweepResult):
                 text |= {"".join(found)} if found else set()
         return tuple(next(iter(text)) if len(text) == 1 else "*" if text else "" for text in texts)
 
-    def _known_quantity(self, quantity: str) -> str:
+    def _check_quantity(self, quantity: str) -> str:
         if quantity not in QUANTITIES:
             raise InputError(f"quantity={quantity!r}: unknown. {did_you_mean(str(quantity), QUANTITIES)}", argument="quantity")
         return quantity
 
-    def _known_control(self, control: str) -> str:
+    def _check_control(self, control: str) -> str:
         there = list(self._samples["control"].unique())
         if control not in there:
             raise InputError(f"control={control!r}: not in this sweep. {did_you_mean(str(control), there)}", argument="control")

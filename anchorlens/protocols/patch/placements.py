@@ -71,7 +71,7 @@ def anchor_order(anchors: Sequence[str]) -> list[str]:
     return sorted(first, key=key)
 
 
-def fixed_layers(
+def layers_by_construction(
     spec: Patch, pair: PatchPair, place: Placement, layers: Sequence[int], n_layers: int, reads: Sequence[int]
 ) -> set[int]:
     """Return the layers at which the value of a place follows by construction.

@@ -1,5 +1,7 @@
 """Cells of a patch sweep by TransformerLens alone: a cache, hooks and logits."""
 
+import math
+
 import torch
 
 
@@ -37,15 +39,13 @@ def patched_logits(model, target, cache, site, layers, to, by, head=None):
 def metric_of(name, logits, last, answer, wrong, clean):
     """Value of a named metric; ``logits`` [pos d_vocab], ``clean``: log-probabilities of the clean run after its prompt."""
     log_p = logits.log_softmax(-1)
+    if name == "kl":
+        return float((clean.exp() * (clean - log_p[last])).sum())
     if name == "logit_diff":
         k = next(i for i, (a, b) in enumerate(zip(answer, wrong, strict=False)) if a != b)
         return float(logits[last + k, answer[k]] - logits[last + k, wrong[k]])
     joint = sum(float(log_p[last + i, token]) for i, token in enumerate(answer))
-    if name == "logprob":
-        return joint
-    if name == "prob":
-        return float(torch.tensor(joint).exp())
-    return float((clean.exp() * (clean - log_p[last])).sum())
+    return joint if name == "logprob" else math.exp(joint)
 
 
 def clean_log_p(model, ids, last):

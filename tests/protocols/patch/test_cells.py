@@ -15,6 +15,13 @@ ROWS = [
     {"clean": "ab is in", "corrupted": "cd is in", "answer": "e", "wrong": "f"},
     {"clean": "The bag of ab is", "corrupted": "The bog of ef is", "answer": "c", "wrong": "d"},
 ]
+# Prompts of different length, answers of several tokens, and a segment whose last token has no partner.
+RAGGED = [
+    {"id": "long", "clean": "The bag of ab is", "corrupted": "The bog of efg is", "answer": " cde", "wrong": " cdf",
+     "segments": {"thing": ["bag", "bog"], "owner": ["ab", "efg"]}},
+    {"id": "short", "clean": "a of b is", "corrupted": "c of d is", "answer": " e", "wrong": " fg",
+     "segments": {"thing": ["a", "c"], "owner": ["b", "d"]}},
+]  # fmt: skip
 CASES = [
     {},
     {"direction": "noising"},
@@ -49,6 +56,7 @@ def check_cells(model, result, window=1, atol=1e-4):
         before = metric(patched_logits(model, target, cache, config["site"], [], [], []))
         for cell in cells.itertuples():
             to = at.get(cell.anchor) or ([int(cell.position)] if not pd.isna(cell.position) else at["paired"])
+            to = [t for t in to if t in of]
             head = None if pd.isna(cell.head) else int(cell.head)
             first = cell.layer - (window - 1) // 2
             layers = range(max(0, first), min(n_layers, first + window))
@@ -92,6 +100,30 @@ def test_every_cell_equals_a_hooked_forward_pass_on_both_engines(tiny_model, cas
     assert set(result.samples()["unit"]) == {units.get(case.get("metric"), "logit")}
     again = patch_sweep(model, load_pairs(ROWS), engine="reference", **options)
     np.testing.assert_allclose(again.samples()["value_after"], result.samples()["value_after"], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"by": "segment"},
+        {"by": "segment", "metric": "prob", "direction": "noising", "site": "mlp_out"},
+        {"metric": "logprob", "direction": "noising"},
+        {"by": "layer", "metric": "kl", "site": "resid_post"},
+    ],
+    ids=str,
+)
+def test_cells_of_prompts_of_different_length_and_answers_of_several_tokens(tiny_model, case):
+    result = patch_sweep(tiny_model("gpt2"), load_pairs(RAGGED), progress=False, **case)
+    check_cells(tiny_model("gpt2"), result)
+    at, own = positions(result, "long"), result.record["pairs"]["long"]
+    assert at["last"] != at["last_source"] and len(own["answer_ids"]) > 1
+    forced = {"prob": len(own["answer_ids"]) - 1, "logprob": len(own["answer_ids"]) - 1, "kl": 0}.get(case.get("metric"))
+    tokens = result.examples().set_index(["role", "example_id"]).loc[("base", "long"), "token_ids"]
+    appended = list(tokens)[at["last"] + 1 :]
+    assert appended == own["answer_ids"][: len(appended)]
+    assert forced is None or len(appended) == forced
+    places = {"segment": ["thing", "owner"], "layer": ["all"]}.get(case.get("by"))
+    assert places is None or list(result.anchors) == places
 
 
 def last_three(logits):
@@ -148,7 +180,7 @@ def test_a_wrong_argument_is_named_with_its_cure(tiny_model, options, argument, 
 
 
 def test_the_metric_follows_from_the_answers_that_the_pairs_have():
-    from anchorlens.protocols.patch.reading import choose_metric, forced_tokens, lacks
+    from anchorlens.protocols.patch.metric_reading import choose_metric, lacks, tokens_to_append
 
     both, one, none = ((5, 6), (5, 7)), ((5, 6), ()), ((), ())
     assert choose_metric("auto", [both, both]) == "logit_diff"
@@ -158,7 +190,7 @@ def test_the_metric_follows_from_the_answers_that_the_pairs_have():
     assert [lacks("logit_diff", *pair) for pair in (both, one, none, ((5,), (5, 6)))] == [
         "", "no_wrong_answer", "no_answer", "answer_equals_wrong",
     ]  # fmt: skip
-    assert [forced_tokens(name, *both) for name in ("logit_diff", "prob", "logprob", "kl")] == [(5,), (5,), (5,), ()]
+    assert [tokens_to_append(name, *both) for name in ("logit_diff", "prob", "logprob", "kl")] == [(5,), (5,), (5,), ()]
 
 
 def test_metrics_unembed_no_more_than_they_read(tiny_model, monkeypatch):

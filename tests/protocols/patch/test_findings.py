@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.protocols.patch.findings import standing_cells, status_of
+from anchorlens.protocols.patch.standing_cells import find_standing_cells, status_of
 from anchorlens.protocols.registry import analysis_of
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, NULL_MOVES, STANDS, TOO_FEW
@@ -18,6 +18,10 @@ from tests.protocols.sweeps import check_statements
 
 SIMULATION = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "null_rates_patch.py"))
 CONTROLS = ("none", "other_pair", "norm_matched")
+
+
+def standing_cells(result):
+    return find_standing_cells(result.contrasts(all_columns=True), result.noise_floor)
 
 
 def made(effects, *, lengths=None, groups=None, fixed=(), total=4.0, direction="denoising", n_resamples=300):

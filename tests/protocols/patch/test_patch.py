@@ -1,4 +1,6 @@
-"""The patch protocol against plain TransformerLens hooks, and through resume, files and verification."""
+"""Runs of the patch protocol: controls, files, resuming, verification, and pairs that are refused."""
+
+from itertools import islice, permutations
 
 import numpy as np
 import pandas as pd
@@ -6,93 +8,124 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.errors import EmptySweepError
+from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from anchorlens.runs.checksums import write_sums
+from tests.protocols.patch.plain import cache_of, metric_of, patched_logits
+from tests.protocols.patch.test_cells import ROWS, check_cells, positions
 
-# The small tokenizer knows single letters: both prompts of a pair have as many.
-ROWS = [
-    {"clean": "ab is in", "corrupted": "cd is in", "answer": "e", "wrong": "f"},
-    {"clean": "The bag of ab is", "corrupted": "The bog of ef is", "answer": "c", "wrong": "d"},
+# The small tokenizer knows single letters: all prompts have as many tokens.
+MANY = [
+    {"id": f"p{i:02d}", "clean": f"{a} of {b} is", "corrupted": f"{c} of {d} is", "answer": f" {e}", "wrong": f" {f}",
+     "segments": {"first": [f"{a} of", f"{c} of"], "second": [f"{b} is", f"{d} is"]}}
+    for i, (a, b, c, d, e, f) in enumerate(islice(permutations("bghijk", 6), 0, 720, 55))
+]  # fmt: skip
+OPTIONS = {"progress": False, "n_resamples": 100}
+
+
+def second_last(logits):
+    """A metric that reads two positions."""
+    return logits[0, -1, 3] - logits[0, -2, 5]
+
+
+CASES = [
+    {},
+    {"by": "segment", "metric": "prob", "direction": "noising", "window": 2},
+    {"by": "head", "site": "z", "metric": "kl"},
+    {"by": "layer", "metric": second_last, "site": "attn_out"},
 ]
-
-
-def by_hooks(model, target, source, layer, position, answer, wrong):
-    """Logit difference with one stream replaced, by TransformerLens's own forward pass."""
-    target, source = torch.tensor([target]), torch.tensor([source])
-    with torch.no_grad():
-        _, cache = model.run_with_cache(source)
-        name = f"blocks.{layer}.hook_resid_pre"
-
-        def put(stream, hook):
-            stream[:, position] = cache[name][:, position]
-            return stream
-
-        logits = model.run_with_hooks(target, fwd_hooks=[(name, put)])[0, -1]
-    return float(logits[answer] - logits[wrong])
 
 
 @pytest.fixture(scope="module")
 def sweep(tiny_model):
-    return patch_sweep(tiny_model("gpt2"), load_pairs(ROWS), progress=False)
-
-
-@pytest.mark.parametrize("direction", ["denoising", "noising"])
-def test_every_cell_equals_a_hooked_forward_pass(tiny_model, sweep, direction):
-    model = tiny_model("gpt2")
-    result = sweep if direction == "denoising" else patch_sweep(model, load_pairs(ROWS), direction="noising", progress=False)
-    examples = result.examples().set_index(["role", "example_id"])
-    samples = result.samples()
-    assert set(samples["unit"]) == {"logit"}
-    hf = model.tokenizer
-    for cell in samples.itertuples():
-        base, donor = examples.loc[("base", cell.example_id)], examples.loc[("donor", cell.donor_id)]
-        answer, wrong = (hf(text, add_special_tokens=False)["input_ids"][0] for text in (base["answer"], base["wrong_answer"]))
-        wanted = by_hooks(model, list(base["token_ids"]), list(donor["token_ids"]), cell.layer, cell.position, answer, wrong)
-        assert cell.value_after == pytest.approx(wanted, abs=1e-4)
-    assert samples["position"].min() == 0
-    assert (samples["effect"] == samples["value_after"] - samples["value_before"]).all()
-
-
-def test_both_engines_agree(tiny_model, sweep):
-    again = patch_sweep(tiny_model("gpt2"), load_pairs(ROWS), engine="reference", progress=False)
-    np.testing.assert_allclose(again.samples()["value_after"], sweep.samples()["value_after"], atol=1e-4)
+    return patch_sweep(tiny_model("gpt2"), load_pairs(MANY), **OPTIONS)
 
 
 def test_the_last_stream_of_the_clean_run_gives_the_clean_metric(tiny_model):
     model = tiny_model("gpt2")
     layer = model.cfg.n_layers - 1
-    put = patch_sweep(model, load_pairs(ROWS), site="resid_post", layers=[layer], progress=False).samples()
-    clean = patch_sweep(model, load_pairs(ROWS), direction="noising", layers=[layer], progress=False).samples()
-    before = clean.drop_duplicates("example_id").set_index("example_id")["value_before"]
-    last = put.sort_values("position").groupby("example_id").tail(1)
-    assert last["value_after"].to_numpy() == pytest.approx(before.loc[last["example_id"]].to_numpy(), abs=1e-4)
+    put = patch_sweep(model, load_pairs(ROWS), site="resid_post", layers=[layer], progress=False)
+    last = put.samples().sort_values("position").groupby("example_id").tail(1)
+    assert last["value_after"].to_numpy() == pytest.approx(last["example_id"].map(put.source_values).to_numpy(), abs=1e-4)
+    assert last["by_construction"].all()
+    noising = patch_sweep(model, load_pairs(ROWS), direction="noising", layers=[layer], progress=False)
+    before = noising.samples().drop_duplicates("example_id").set_index("example_id")["value_before"]
+    assert before.to_dict() == pytest.approx(put.source_values, abs=1e-4)
 
 
-def test_a_saved_run_is_read_and_drawn_and_nothing_is_claimed_without_a_control(tmp_path, sweep):
-    (read,) = al.load_run(sweep.save(tmp_path / "run"))
-    assert read.verdict == sweep.verdict
-    assert {one.status for one in read.findings.statements} == {"description"}
-    assert torch.equal(read.delta_p.nan_to_num(), sweep.delta_p.nan_to_num())
-    assert (tmp_path / "run" / "figure.html").is_file()
+def test_the_controls_take_another_pair_or_a_random_direction(tiny_model, sweep):
+    assert sweep.controls == ("other_pair", "norm_matched") and sweep.record["counts"]["without_other_pair"] == 0
+    model, examples = tiny_model("gpt2"), sweep.examples().set_index(["role", "example_id"])
+    samples, partners = sweep.samples(), dict[str, set]()
+    for cell in samples[samples["control"] == "other_pair"].itertuples():
+        partners.setdefault(cell.example_id, set()).add(cell.donor_id)
+        target, source = (list(examples.loc[key]["token_ids"]) for key in (("base", cell.example_id), ("donor", cell.donor_id)))
+        at = [int(cell.position)]
+        logits = patched_logits(model, target, cache_of(model, source), "resid_pre", [cell.layer], at, at)
+        answers = (sweep.record["pairs"][cell.example_id][name] for name in ("answer_ids", "wrong_ids"))
+        last = positions(sweep, cell.example_id)["last"]
+        assert cell.value_after == pytest.approx(metric_of("logit_diff", logits, last, *answers, None), abs=1e-4)
+    for name, others in partners.items():
+        (other,) = others
+        own = examples.loc[("base", name), "answer"]
+        assert not other.startswith(name)
+        assert examples.loc[("donor", other), "answer"] != own
+    again = patch_sweep(model, load_pairs(MANY), seed=1, **OPTIONS).samples()
+    other = again[again["control"] == "other_pair"].drop_duplicates("example_id").set_index("example_id")["donor_id"]
+    assert other.to_dict() != {name: next(iter(others)) for name, others in partners.items()}
+    # A random direction of the norm of no difference changes nothing.
+    moved = samples[samples["control"] == "norm_matched"].set_index(["example_id", "layer", "position"])["effect"]
+    own = samples[samples["control"] == "none"].set_index(["example_id", "layer", "position"])
+    assert (moved[own["by_construction"] & (own["effect"].abs() < 1e-9)].abs() < 1e-4).all()
+    assert (moved.abs() > 1e-3).any()
 
 
-def test_jobs_and_resume_give_the_samples_of_one_sweep(small_shards, tmp_path, tiny_model, sweep):
-    model, data, out = tiny_model("gpt2"), load_pairs(ROWS), tmp_path / "run"
-    status = patch_sweep(model, data, batch_size=1, progress=False, out=out, job="1/2")
-    (part,) = status.sweeps
-    assert part.shards is not None and 0 < part.done < part.shards
-    whole = patch_sweep(model, data, batch_size=1, progress=False, out=out, resume=True)
-    assert whole.samples().drop(columns="run_id").equals(sweep.samples().drop(columns="run_id"))
+def test_few_pairs_have_no_controls_unless_they_are_named(tiny_model):
+    model = tiny_model("gpt2")
+    few = patch_sweep(model, load_pairs(MANY[:9]), by="layer", **OPTIONS)
+    assert few.controls == () and set(few.samples()["control"]) == {"none"}
+    named = patch_sweep(model, load_pairs(MANY[:3]), by="layer", controls="other_pair", **OPTIONS)
+    assert named.controls == ("other_pair",)
+    ragged = [{**MANY[0], "id": "long", "clean": "The a of b is", "corrupted": "The c of d is", "segments": {}}, *MANY[:2]]
+    lonely = patch_sweep(model, load_pairs(ragged), by="layer", controls="other_pair", **OPTIONS)
+    assert lonely.record["counts"]["without_other_pair"] == 1
+    assert (
+        "1 pairs have no other pair of the same length"
+        in patch_sweep(model, load_pairs([ragged[0], *MANY]), by="layer", **OPTIONS).verdict
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)) or "default")
+def test_a_saved_run_is_read_verified_and_drawn(tmp_path, tiny_model, case):
+    model, options = tiny_model("gpt2"), {**OPTIONS, **case}
+    sweep = patch_sweep(model, load_pairs(MANY), **options)
+    run = sweep.save(tmp_path / "run")
+    assert (run / "figure.html").is_file()
+    (read,) = al.load_run(run)
+    assert type(read) is type(sweep) and read.findings == sweep.findings and repr(read) == repr(sweep)
+    assert torch.equal(read.effects.nan_to_num(), sweep.effects.nan_to_num())
+    for quantity in ("effect", "recovered_share"):
+        np.testing.assert_array_equal(read.grid(quantity=quantity).values, sweep.grid(quantity=quantity).values)
+    functions = {"metric": case["metric"]} if callable(case.get("metric")) else {}
+    verified = al.verify_run(run, model=model, cells=30, callables=functions, show_progress=False)
+    (cells,) = [check for check in verified.checks if check.what.startswith("cells")]
+    assert cells.status == "match"
+    assert set(verified.cells()["control"]) == {"none", "other_pair", "norm_matched"}
+    if functions:
+        with pytest.raises(InputError, match="made with functions of yours .metric."):
+            al.verify_run(run, model=model, show_progress=False)
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
-def test_verification_measures_the_cells_of_a_run_again(tmp_path, monkeypatch, tiny_model, direction):
+def test_verification_finds_a_changed_value(tmp_path, monkeypatch, tiny_model, direction):
     model, file = tiny_model("gpt2"), tmp_path / "pairs.csv"
     pd.DataFrame(ROWS).to_csv(file, index=False)
-    run = patch_sweep(model, load_pairs(file), direction=direction, progress=False).save(tmp_path / "run")
+    with pytest.warns(UserWarning, match="No figure.html"):  # positions of different numbers have no mean
+        run = patch_sweep(model, load_pairs(file), direction=direction, progress=False).save(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
+    (read,) = al.load_run(run)
+    assert read.curves().empty and "Use by='segment'" in read.verdict
     verified = al.verify_run(run, model=model, cells=12, show_progress=False)
     assert {check.what.partition(":")[0]: check.status for check in verified.checks if check.what != "code"} == dict.fromkeys(
         ("files", "data", "weights", "tokenizer", "cells"), "match"
@@ -105,6 +138,40 @@ def test_verification_measures_the_cells_of_a_run_again(tmp_path, monkeypatch, t
     assert cells.status == "mismatch" and "by 0.02 logit (allowed" in cells.detail
 
 
-def test_a_data_set_without_a_usable_pair_is_refused(tiny_model):
-    with pytest.raises(EmptySweepError, match="same_prompts 1"):
-        patch_sweep(tiny_model("gpt2"), load_pairs([{**ROWS[0], "corrupted": ROWS[0]["clean"]}]), progress=False)
+def test_jobs_and_resume_give_the_samples_of_one_sweep(small_shards, tmp_path, tiny_model):
+    model, data, out = tiny_model("gpt2"), load_pairs(MANY), tmp_path / "run"
+    options = {**OPTIONS, "metric": "kl", "by": "segment"}
+    whole = patch_sweep(model, data, **options)
+    status = patch_sweep(model, data, batch_size=3, out=out, job="1/2", **options)
+    (part,) = status.sweeps
+    assert part.shards is not None and 0 < part.done < part.shards
+    resumed = patch_sweep(model, data, batch_size=3, out=out, resume=True, **options)
+    ours, theirs = (one.samples().drop(columns="run_id") for one in (whole, resumed))
+    pd.testing.assert_frame_equal(ours, theirs, atol=1e-5, rtol=0)
+    assert resumed.source_values == pytest.approx(whole.source_values, abs=1e-5)
+
+
+def test_a_grid_larger_than_memory_is_cut_into_passes(tiny_model):
+    model, plans = tiny_model("gpt2"), list[object]()
+    options = {**OPTIONS, "by": "head_position", "site": "z", "controls": "none"}
+    whole = patch_sweep(model, load_pairs(MANY[:2]), **options)
+    limit = int(26e6)
+    cut = patch_sweep(model, load_pairs(MANY[:2]), max_memory=limit, on_plan=plans.append, **options)
+    assert cut.record["plan"]["peak_bytes"] <= limit
+    assert len(cut.record["plan"]["batches"]) > len(whole.record["plan"]["batches"])
+    np.testing.assert_allclose(cut.samples()["value_after"], whole.samples()["value_after"], atol=1e-5)
+    check_cells(model, cut)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "reason"),
+    [
+        ({"corrupted": ROWS[0]["clean"]}, {}, "same_prompts"),
+        ({"wrong": None}, {"metric": "logit_diff"}, "no_wrong_answer"),
+        ({"answer": None, "wrong": None}, {"metric": "prob"}, "no_answer"),
+        ({}, {"by": "segment"}, "no_segment"),
+    ],
+)
+def test_a_data_set_without_a_usable_pair_is_refused(tiny_model, change, options, reason):
+    with pytest.raises(EmptySweepError, match=reason):
+        patch_sweep(tiny_model("gpt2"), load_pairs([{**ROWS[0], **change}]), progress=False, **options)

@@ -56,7 +56,7 @@ def lacks(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens) -> str:
     return ""
 
 
-def forced_tokens(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens) -> Tokens:
+def tokens_to_append(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens) -> Tokens:
     """Return the answer tokens that are appended to both prompts (teacher forcing)."""
     if metric == LOGIT_DIFF:
         return answer[: common_length(answer, wrong)]
@@ -90,7 +90,7 @@ def read_positions(row: TokenizedPrompt, metric: LogitMetric, adapter: Adapter, 
 
 
 @dataclass(frozen=True)
-class Reading:
+class MetricReading:
     """Metric of a sweep with the answers of its pairs.
 
     Attributes:

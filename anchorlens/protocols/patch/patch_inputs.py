@@ -21,8 +21,8 @@ from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
+from anchorlens.protocols.patch.metric_reading import Answers, MetricReading, choose_metric, lacks, read_positions, tokens_to_append
 from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, READS, PatchPair, anchor_order, make_placements
-from anchorlens.protocols.patch.reading import Answers, Reading, choose_metric, forced_tokens, lacks, read_positions
 from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import check_not_empty
@@ -48,7 +48,7 @@ class PatchInputs(SweepInputs):
 
     n_layers: int
     pairs: tuple[PatchPair, ...]
-    reading: Reading
+    reading: MetricReading
     controls: tuple[str, ...] = ()
     without_partner: int = 0
     source_values: "Mapping[str, float] | None" = None
@@ -123,7 +123,7 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     check_not_empty(context.pairs, context.dropped, f"in {context.data.name}")
     adapter, dropped = context.adapter, list(context.dropped)
     answers = {one.corrupted.pair.id: (one.answer, one.wrong) for one in context.pairs}
-    reading = Reading(choose_metric(spec.metric, list(answers.values())), answers)
+    reading = MetricReading(choose_metric(spec.metric, list(answers.values())), answers)
     made: list[PatchPair] = []
     for one in context.pairs:
         own = one.corrupted.pair
@@ -149,9 +149,9 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     return PatchInputs(tuple(dropped), made[0].target.ids, (spec.site,), layers, adapter.n_layers, pairs, reading, controls, lonely)
 
 
-def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: Reading, answers: Answers) -> PatchPair:
+def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: MetricReading, answers: Answers) -> PatchPair:
     """Return a pair with its places; the answer's first tokens are appended to both prompts."""
-    forced, name = forced_tokens(reading.metric, *answers), one.corrupted.pair.id
+    forced, name = tokens_to_append(reading.metric, *answers), one.corrupted.pair.id
 
     def row(at: int, prompt: TokenizedPrompt) -> TokenizedPrompt:
         paired = tuple(positions[at] for positions in one.alignment)
@@ -228,6 +228,6 @@ def restore_patch(adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchI
     controls = () if spec.controls == NONE else tuple(spec.controls)
     whole, lonely = _with_controls(adapter, spec, pairs, controls, lambda pair: partners.get(pair.base.id))
     metric = spec.metric if callable(spec.metric) else str(spec.metric)
-    reading, sites = Reading(metric, answers), (spec.site,)
+    reading, sites = MetricReading(metric, answers), (spec.site,)
     inputs = PatchInputs((), pairs[0].target.ids, sites, stored.layers, adapter.n_layers, whole, reading, controls, lonely)
     return inputs.read_sources(adapter, spec) if metric == KL else inputs
