@@ -147,8 +147,8 @@ def _read_pair(row: Mapping[str, Any], pair_id: str, group: str, cells: bool) ->
     clean, corrupted, answer, wrong = texts.values()
     assert clean is not None and corrupted is not None  # checked above
     segments, alignment = _read_segments(row.get("segments"), cells), _read_alignment(row.get("alignment"))
-    named = {f"segment {name}": text for name, both in segments.items() for text in (name, *both)}
-    fields = {"id": pair_id, "group": group, **texts, **named}
+    named = " ".join(text for name, both in segments.items() for text in (name, *both) if isinstance(text, str))
+    fields = {"id": pair_id, "group": group, **texts, "segments": named}
     if bad := find_bad_character({name: text for name, text in fields.items() if isinstance(text, str)}):
         raise RowDropped(*bad)
     return PromptPair(pair_id, group, clean, corrupted, answer, wrong, segments, alignment)
