@@ -1,12 +1,18 @@
-"""CPU seconds of anchorlens.patching beside transformer_lens.patching, on grids of layer and position of SmolLM2-135M.
+"""CPU seconds of anchorlens.patching beside transformer_lens.patching, on grids of SmolLM2-135M.
 
-TransformerLens is timed on random cells and scaled to the grid. Both run in this process with two threads.
+TransformerLens is timed on random cells and scaled to the grid. Both run in this process with two threads. The prompts differ at one
+token; the metric is a logit difference at the last position. `flops`: floating-point operations of all full forward passes divided
+by those of the cones; a ratio of seconds above it means that the cone engine also uses the processor better.
 """
 
 import argparse
+import contextlib
+import io
 import random
+import resource
 import time
 from collections.abc import Callable
+from itertools import product
 
 import pandas as pd
 import torch
@@ -15,54 +21,88 @@ from transformer_lens import HookedTransformer
 
 import anchorlens as al
 from anchorlens import patching as ours
+from anchorlens.engine.cost import PassSize, pass_flops
+from anchorlens.models.adapt import adapt
+from anchorlens.models.shape import Shape
 
-SITES = ("resid_pre", "attn_out", "mlp_out")
+# Name -> site, setter, axes of a cell after the layer, number of layers (0: all).
+GRIDS = {
+    "resid_pre by position": ("resid_pre", "layer_pos_patch_setter", ("pos",), 0),
+    "attn_out by position": ("attn_out", "layer_pos_patch_setter", ("pos",), 0),
+    "mlp_out by position": ("mlp_out", "layer_pos_patch_setter", ("pos",), 0),
+    "z by head": ("z", "layer_head_vector_patch_setter", ("head",), 0),
+    "z by head and position, 8 layers": ("z", "layer_pos_head_vector_patch_setter", ("pos", "head"), 8),
+}
+# Prompts, tokens, position of the token that differs.
+CASES = ((1, 16, 4), (1, 16, 1), (1, 32, 8), (1, 32, 1), (4, 32, 8), (4, 32, 1))
 
 
 def cpu_seconds(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
-    """Return a result and the CPU seconds that it took."""
+    """Return a result and the CPU seconds that it took; progress bars are hidden."""
     start = time.process_time()
-    with torch.no_grad():
+    with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
         return run(), time.process_time() - start
 
 
+def flop_ratio(shape: Shape, prompts: int, tokens: int, first: int, axes: tuple[str, ...], layers: range) -> float:
+    """Return the operations of one full forward pass per cell divided by those of the cones of all cells."""
+    starts = range(first, tokens) if "pos" in axes else [first] * shape.n_heads
+    copies = shape.n_heads if len(axes) == 2 else 1
+    groups = tuple((prompts * (tokens - p), prompts, tokens - p, tokens) for p in starts for _ in range(copies))
+    size = PassSize(prompts * tokens, prompts, tokens, groups, 0, prompts)
+    cells = len(layers) * (tokens if "pos" in axes else shape.n_heads) * copies
+    per_pass = prompts * tokens * (shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab)
+    return cells * per_pass / pass_flops(shape, size, list(layers))
+
+
 def main() -> None:
-    """Print one line per site: ratio of CPU seconds, and the largest difference as a share of the metric's range."""
+    """Print one row per grid and case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--first", type=int, default=4, help="position of the only token that differs")
-    parser.add_argument("--cells", type=int, default=40, help="random cells on which TransformerLens is timed")
+    parser.add_argument("--cells", type=int, default=24, help="random cells on which TransformerLens is timed")
+    parser.add_argument("--grids", nargs="*", default=list(GRIDS), help=f"grids to measure, of: {', '.join(GRIDS)}")
+    parser.add_argument("--cases", nargs="*", type=int, default=list(range(len(CASES))), help="numbers of cases, from 0")
     options = parser.parse_args()
     torch.set_num_threads(2)
     model = al.load_model("smollm2-135m-instruct", device="cpu", backend="hooked")
     assert isinstance(model, HookedTransformer)
+    shape = adapt(model).shape
+    heads = ("grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s", "ratio", "flops", "ratio / flops")
+    print(f"| {' | '.join((*heads, 'difference', 'peak MB'))} |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    for name, number in product(options.grids, options.cases):
+        print(measure(model, shape, name, CASES[number], options.cells), flush=True)
+
+
+def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, int, int], n_cells: int) -> str:
+    """Return the row of one grid and case."""
+    (site, setter, axes, n_layers), (prompts, tokens, first) = GRIDS[name], case
     torch.manual_seed(0)
-    clean = torch.randint(100, 40_000, (options.prompts, options.tokens))
+    clean = torch.randint(100, 40_000, (prompts, tokens))
     corrupted = clean.clone()
-    corrupted[:, options.first] = torch.randint(100, 40_000, (options.prompts,))
-    right, wrong = torch.randint(100, 40_000, (2, options.prompts))
-    rows = torch.arange(options.prompts)
+    corrupted[:, first] = torch.randint(100, 40_000, (prompts,))
+    right, wrong = torch.randint(100, 40_000, (2, prompts))
+    rows = torch.arange(prompts)
     with torch.no_grad():
-        _, cache = model.run_with_cache(clean)
+        _, cache = model.run_with_cache(clean, names_filter=lambda hook: hook.endswith(f"hook_{site}"))
 
     def metric(logits: torch.Tensor) -> torch.Tensor:
         return (logits[rows, -1, right] - logits[rows, -1, wrong]).mean()
 
-    grid = [(layer, pos) for layer in range(model.cfg.n_layers) for pos in range(options.tokens)]
-    cells = random.Random(0).sample(grid, min(options.cells, len(grid)))
-    frame = pd.DataFrame(cells, columns=["layer", "pos"])
-    for site in SITES:
-        function = getattr(ours, f"get_act_patch_{site}")
-        found, fast = cpu_seconds(lambda function=function: function(model, corrupted, cache, metric))
-        wanted, slow = cpu_seconds(
-            lambda site=site: theirs.generic_activation_patch(
-                model, corrupted, cache, metric, theirs.layer_pos_patch_setter, site, index_df=frame
-            )
-        )
-        slow *= len(grid) / len(cells)
-        gap = float((torch.stack([found[cell] for cell in cells]) - wanted).abs().max() / (found.max() - found.min()))
-        print(f"{site:10} TransformerLens {slow:.1f} s, anchorlens {fast:.1f} s, ratio {slow / fast:.1f}, difference {gap:.1e}")
+    layers = range(0, shape.n_layers, shape.n_layers // n_layers)[:n_layers] if n_layers else range(shape.n_layers)
+    sizes = {"pos": tokens, "head": shape.n_heads}
+    grid = pd.DataFrame(list(product(layers, *(range(sizes[axis]) for axis in axes))), columns=["layer", *axes])
+    some = sorted(random.Random(0).sample(range(len(grid)), min(n_cells, len(grid))))
+    arguments = (model, corrupted, cache, metric)
+    found, fast = cpu_seconds(lambda: ours.generic_activation_patch(*arguments, getattr(ours, setter), site, index_df=grid))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    wanted, slow = cpu_seconds(
+        lambda: theirs.generic_activation_patch(*arguments, getattr(theirs, setter), site, index_df=grid.iloc[some])
+    )
+    slow *= len(grid) / len(some)
+    gap = float((found[some] - wanted).abs().max() / (found.max() - found.min()))
+    ratio, bound = slow / fast, flop_ratio(shape, prompts, tokens, first, axes, layers)
+    cells = (f"{slow:.1f}", f"{fast:.1f}", f"{ratio:.1f}", f"{bound:.1f}", f"{ratio / bound:.1f}", f"{gap:.0e}", f"{peak:,.0f}")
+    return f"| {' | '.join(map(str, (name, prompts, tokens, first, *cells)))} |"
 
 
 if __name__ == "__main__":

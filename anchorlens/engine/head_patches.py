@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.reference import last_stream, swap_streams, swap_hooks
+from anchorlens.engine.reference import last_stream, swap_hooks, swap_streams
 from anchorlens.models.adapter import Adapter, Hook
 
 
