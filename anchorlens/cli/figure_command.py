@@ -30,6 +30,16 @@ _COLOUR_HELP = "curve: the published colours. dataset: one hue for each data set
 _WIDTH_HELP = "Width; below 900 pixels the panels stand below each other. An HTML page fills its window if left out."
 
 
+def _heatmap_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a heatmap; raise InputError if one of curves was given."""
+    source = click.get_current_context().get_parameter_source
+    allowed = ("title", "theme", "width")
+    for name in ("labels", "anchors", *options):
+        if name not in allowed and source(name) == click.core.ParameterSource.COMMANDLINE:
+            raise InputError(f"{name}: an option of curves, but these are heatmaps of patch sweeps. Leave it out.", argument=name)
+    return {name: options[name] for name in allowed}
+
+
 @click.command("figure", epilog=EPILOG)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", "-o", default="figure.html", show_default=True, metavar="FILE", help="A .html, .png, .svg or .pdf file.")
@@ -58,9 +68,12 @@ def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool
 
     Runs that differ in prompt, answers, distractor, split or known_only are drawn in one panel; the legend names the difference.
     With --label each run has its own panels.
+
+    Runs of patch are heatmaps side by side; of the options below, --title, --theme and --width apply to them.
     """
     from anchorlens.figures.export import caption_of, check_kind, save_figure
-    from anchorlens.running.figures import plot_curves
+    from anchorlens.running.figures import is_grid, plot_curves, plot_heatmap
+    from anchorlens.running.loading import results_of
     from anchorlens.runs.store import check_place
 
     check_kind(out)
@@ -74,7 +87,10 @@ def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool
     for name in ("bands", "contrasts"):
         options[name] = {"all": True, "none": False}.get(options[name], options[name])
     wanted = None if anchors is None else [name.strip() for name in anchors.split(",")]
-    figure = plot_curves(dict(zip(labels, runs, strict=True)) if labels else runs, anchors=wanted, **options)
+    if is_grid(found := results_of(runs)):
+        figure = plot_heatmap(found, **_heatmap_options(options))
+    else:
+        figure = plot_curves(dict(zip(labels, runs, strict=True)) if labels else found, anchors=wanted, **options)
     save_figure(figure, Path(out), scale=scale)
     told = caption_of(figure)
     if as_json:

@@ -117,9 +117,9 @@ def _page(fig: go.Figure) -> str:
 
 
 def caption_of(fig: go.Figure) -> str:
-    """Return the caption of a figure of ``plot_curves``; "" for other figures."""
-    plan = fig.to_dict()["layout"].get("meta", {}).get("anchorlens", {})
-    return str(plan.get("caption", ""))
+    """Return the caption of a figure of ``plot_curves`` or of a heatmap of patch sweeps; "" for other figures."""
+    meta = fig.to_dict()["layout"].get("meta", {})
+    return str(meta.get("caption") or meta.get("anchorlens", {}).get("caption", ""))
 
 
 def save_figure(

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from anchorlens.errors import InputError
-from anchorlens.figures.layout import FRAME, INK
+from anchorlens.figures.layout import FRAME, INK, SLIDER
 from anchorlens.figures.palette import in_theme
 
 MEAN = "mean"
+Grid: TypeAlias = Any
+"""Values of a pair or of the mean over pairs, [layer place]: a ``PatchGrid`` of the patch protocol."""
 # Pairs of the slider besides the mean; a page of more would be slow.
 _MOST_PAIRS = 100
 _AXIS_TITLES = {
@@ -22,33 +24,28 @@ _AXIS_TITLES = {
 _ROW, _LEAST_INNER, _MOST_INNER, _AROUND = 14, 260, 900, 230
 _OUTLINE = {"color": INK, "width": 1.6}
 _WIDEST_LABEL, _MOST_ROW_LABELS = 14, 40
-_SLIDER = 54
-
-
-class Grid(Protocol):
-    """Values of a pair or of the mean over pairs, [layer place]."""
-
-    pair: str
-    unit: str
-    values: Any
-    layers: tuple[int, ...]
-    places: tuple[str, ...]
-    clean_tokens: tuple[str, ...]
-    corrupted_tokens: tuple[str, ...]
-    stands: Any
-    n: int
-    note: str
 
 
 @runtime_checkable
 class GridResult(Protocol):
     """Result that has a grid for each pair and for their mean."""
 
-    example_ids: tuple[str, ...]
-    record: dict[str, Any]
-    no_mean: str
+    @property
+    def example_ids(self) -> tuple[str, ...]:
+        """Ids of the pairs."""
+        ...
 
-    def grid(self, pair: "str | int" = MEAN, quantity: str = "effect", control: str = "none") -> Grid:
+    @property
+    def record(self) -> dict[str, Any]:
+        """Record of the sweep, as in run.json."""
+        ...
+
+    @property
+    def no_mean(self) -> str:
+        """Reason why there is no mean over pairs; empty if there is one."""
+        ...
+
+    def grid(self, pair: "str | int" = MEAN, quantity: str = "effect", control: str = "none") -> Any:
         """Return the grid of one pair or of the mean over pairs."""
         ...
 
@@ -104,8 +101,8 @@ def plot_grids(
     figure.update_layout(
         template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white", showlegend=False,
         title={"text": _title(heading, shown[0]), "x": 0.02, "font": {"size": 16}},
-        height=inner + _AROUND + _SLIDER * has_slider, width=width, coloraxis=_colours(shown),
-        margin={"t": 92, "b": 110 + _SLIDER * has_slider, "l": 60, "r": 20},
+        height=inner + _AROUND + SLIDER * has_slider, width=width, coloraxis=_colours(shown),
+        margin={"t": 92, "b": 110 + SLIDER * has_slider, "l": 60, "r": 20}, meta={"caption": _caption(results, shown, quantity)},
     )  # fmt: skip
     if has_slider:
         steps = [_step(str(name), grids, results, heading) for name, grids in by_name.items()]
@@ -138,6 +135,27 @@ def _heading(results: Sequence[GridResult], quantity: str) -> str:
     direction = "clean into corrupted" if config["direction"] == "denoising" else "corrupted into clean"
     site = f", {config['site']}" if len(results) == 1 else ""
     return f"{names[quantity].format(config['metric'])}, {direction}{site}"
+
+
+def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str) -> str:
+    """Return what was patched and measured, and the meaning of colours and outlines."""
+    config, grid = results[0].record["config"], grids[0]
+    source, target = ("clean", "corrupted") if config["direction"] == "denoising" else ("corrupted", "clean")
+    what = {
+        "effect": f"{config['metric']} after the patch minus before",
+        "value_after": f"{config['metric']} after the patch",
+        "recovered_share": f"share of the difference of {config['metric']} between corrupted (0) and clean (1) run",
+    }[quantity]
+    sites = " and ".join(str(one.record["config"]["site"]) for one in results)
+    places = str(config["by"]).replace("head_position", "head and position")
+    shown = f"Mean over {grid.n} groups of pairs" if grid.pair == MEAN else f"Pair {grid.pair}"
+    parts = [
+        f"Activations of {sites} of the {source} prompt are patched into the {target} prompt, at one layer and {places} at a time.",
+        f"{shown}: {what}{f' ({grid.unit})' if grid.unit else ''}. The colour scale is centred at 0.",
+    ]
+    if any(one.stands.any() for one in grids):
+        parts.append("Outlined cells stand: their simultaneous band over the grid excludes 0, also less each control.")
+    return " ".join([*parts, *([grid.note] if grid.note else [])])
 
 
 def _title(heading: str, grid: Grid) -> str:

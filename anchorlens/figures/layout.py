@@ -28,6 +28,7 @@ _LEAST_WIDTH = 320
 # Pixels of ``fit_width`` and page.js: top margin, heading line, axes below the panels, legend row, legend margin, symbol and letters
 # of a legend entry.
 _PIXELS = {"stack": 900, "top": 40, "line": 19, "below": 58, "row": 19, "pad": 6, "beside": 40, "size": 12}
+SLIDER = 54  # height of a slider in pixels
 _COLUMNS = (4, 2, 1)  # of the legend; even, so that question and answer stand side by side
 # Width in pixels of a letter of the heading and of the legend, in DejaVu Sans, the widest fallback font.
 _LETTER, _LEGEND_LETTER = 6.4, 6.84
@@ -175,9 +176,14 @@ def check_width(width: int | None) -> None:
 
 
 def fit_figure(figure: go.Figure, width: int) -> go.Figure:
-    """Return a copy of a figure for a picture of a width in pixels: without buttons, and arranged if ``plot_curves`` made it."""
+    """Return a copy of a figure for a picture of a width in pixels, arranged if ``plot_curves`` made it.
+
+    It has no buttons and sliders.
+    """
     content = figure.to_plotly_json()
-    layout = {**content["layout"], "updatemenus": []}
+    layout = {**content["layout"], "updatemenus": [], "sliders": []}
+    if content["layout"].get("sliders"):  # which are below the axes
+        layout |= {"height": layout["height"] - SLIDER, "margin": {**layout["margin"], "b": layout["margin"]["b"] - SLIDER}}
     plan = layout.get("meta", {}).get("anchorlens")
     if plan is not None:
         layout = fit_layout(layout, content["data"], plan, width)

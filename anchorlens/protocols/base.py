@@ -24,7 +24,7 @@ from anchorlens.protocols.oom_splitting import OomSplitter, Unit
 from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.results.sweep import Analysis
+from anchorlens.results.analysis import Analysis
 from anchorlens.results.tables import InputTable
 
 # FLOPs of a shard, and the largest number of shards.

@@ -12,7 +12,7 @@ from anchorlens.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from anchorlens.protocols.base import Measurement
     from anchorlens.protocols.specification import Specification
-    from anchorlens.results.sweep import Analysis
+    from anchorlens.results.analysis import Analysis
 
 PROTOCOLS = {
     "swap": "Swap activations at an anchor with a donor's, read the answer's probability",

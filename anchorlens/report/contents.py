@@ -71,7 +71,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def tables_of(results: Sequence[SweepResult]) -> list[Table]:
-    """Return the command line's table of each protocol, without columns that are equal for all sweeps."""
+    """Return the command line's table of each protocol, without empty columns and those that are equal for all sweeps."""
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         groups.setdefault(result.protocol.name, []).append(result)
@@ -79,7 +79,11 @@ def tables_of(results: Sequence[SweepResult]) -> list[Table]:
     for group in groups.values():
         caption, frame = group[0].protocol.table(group)
         names = {"model": {r.model for r in results}, "data set": {r.dataset for r in results}}
-        frame = frame.drop(columns=[column for column in names if len(names[column]) == 1], errors="ignore")
+        frame = frame.drop(columns=[column for column in names if len(names[column]) == 1], errors="ignore").dropna(
+            axis=1, how="all"
+        )
+        if frame.empty:  # no mean over pairs
+            continue
         rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
         tables.append(Table(rows, [str(name) for name in frame.columns], caption))
     return tables

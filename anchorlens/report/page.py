@@ -14,11 +14,11 @@ from plotly.offline import get_plotlyjs
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
-from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import CONFIG, PAGES, caption_of, layout_script, write_file
 from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
+from anchorlens.results.analysis import main_figure
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import results_of
@@ -124,10 +124,10 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     """Return one figure if all sweeps can share it, else one per sweep, each with a text alternative."""
     try:
         groups = [list(results)]
-        figures = [plot_curves(groups[0])]
+        figures = [main_figure(groups[0])]
     except InputError:
         groups = [[result] for result in results]
-        figures = [plot_curves(group) for group in groups]
+        figures = [main_figure(group) for group in groups]
     return [
         {
             "json": _embed_json(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],

@@ -9,8 +9,8 @@ import pandas as pd
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
-from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_html
+from anchorlens.results.analysis import main_figure
 from anchorlens.results.findings import Findings
 from anchorlens.runs.checksums import check_file
 from anchorlens.runs.schema import order_columns
@@ -96,7 +96,7 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(plot_curves(sweeps), folder / "figure.html")
+            save_html(main_figure(sweeps), folder / "figure.html")
         except InputError as why:  # the tables are saved even if the curves cannot share a figure
             warn(f"No figure.html in {target}: {why}")
 

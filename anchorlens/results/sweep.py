@@ -4,15 +4,14 @@ The protocol's :class:`Analysis` computes curves, contrasts and findings.
 """
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -22,6 +21,7 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import without_nulls
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.results.analysis import Analysis
 from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.find_example import find_example
@@ -40,44 +40,6 @@ if TYPE_CHECKING:
 
 # Of a repr: characters of a line, and rows of its table.
 _WIDTH, _ROWS = 100, 10
-
-
-class Analysis(ABC):
-    """Computes curves, contrasts and findings from the samples of one protocol, without a model.
-
-    Attributes:
-        name: Name of the protocol: ``swap``, ``knockout``, ...
-        title: Display name: ``activation swap``.
-        result: Class of the results.
-    """
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    result: "ClassVar[type[SweepResult]]"
-
-    @abstractmethod
-    def curves(self, result: Any) -> pd.DataFrame:
-        """Compute all curves with bands, controls included; columns of ``curves.parquet``."""
-
-    @abstractmethod
-    def contrasts(self, result: Any) -> pd.DataFrame:
-        """Compute the contrasts with intervals; columns of ``contrasts.parquet``."""
-
-    @abstractmethod
-    def findings(self, result: Any) -> Findings:
-        """Return the findings as data."""
-
-    @abstractmethod
-    def summary(self, result: Any) -> pd.DataFrame:
-        """Return the leading numbers, in one row or a few."""
-
-    @abstractmethod
-    def settings(self, result: Any) -> str:
-        """Return the settings as text for the repr."""
-
-    def table(self, results: Sequence[Any]) -> tuple[str, pd.DataFrame]:
-        """Return title and rows of the command line's table of several sweeps."""
-        return self.title, pd.concat([self.summary(result) for result in results], ignore_index=True)
 
 
 @dataclass(frozen=True, repr=False)

@@ -29,6 +29,12 @@ def _of_runs(draw: Callable[Concatenate[CurveResults, Options], go.Figure]) -> C
 plot_curves = _of_runs(curves.plot_curves)
 
 
+def is_grid(results: object) -> bool:
+    """Return whether results, or all of several, are patch sweeps, whose figure is a heatmap."""
+    listed = list(results) if isinstance(results, Sequence) else [results]
+    return bool(listed) and all(isinstance(one, GridResult) for one in listed)
+
+
 def plot_heatmap(
     results: Results,
     *,
@@ -59,8 +65,8 @@ def plot_heatmap(
         InputError: If there is nothing to draw, or an argument is unknown.
     """
     own = results_of(results)
-    listed = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]
-    if all(isinstance(one, GridResult) for one in listed):
+    if is_grid(own):
+        listed = list(own) if isinstance(own, Sequence) else [own]
         return plot_grids(listed, pair=pair, quantity=quantity, control=control, title=title, theme=theme, width=width)
     return diagnostics.plot_heatmap(own, metric=metric, title=title, theme=theme, width=width)
 

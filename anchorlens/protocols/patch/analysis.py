@@ -1,18 +1,21 @@
 """Curves, contrasts and findings of `patch`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from typing_extensions import override
 
 from anchorlens.constants import PATCH_CONTROLS
+from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
+from anchorlens.results.analysis import Analysis
 from anchorlens.results.findings import Findings
-from anchorlens.results.sweep import Analysis
-from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_TYPES
+from anchorlens.runs.schema import CURVE_TYPES
 
 _SUMMARY = (
     "model", "dataset", "anchor", "max_layer", "effect", SHARE, *PATCH_CONTROLS, "sim_low", "sim_high", "p_before", "n",
@@ -27,17 +30,20 @@ class PatchAnalysis(Analysis):
     @override
     def curves(self, result: PatchResult) -> pd.DataFrame:
         curves = result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
-        return curves.iloc[:0] if result.no_mean else curves  # no row keeps the types
+        return curves.iloc[:0] if result.no_mean else curves  # an empty table has the types of its columns
 
     @override
     def contrasts(self, result: PatchResult) -> pd.DataFrame:
-        if result.no_mean:
-            return pd.DataFrame(columns=list(CONTRAST_COLUMNS))
-        return result.statistics.contrasts(result.source_values, denoising=result.is_denoising)
+        contrasts = result.statistics.contrasts(result.source_values, denoising=result.is_denoising)
+        return contrasts.iloc[:0] if result.no_mean else contrasts
 
     @override
     def findings(self, result: PatchResult) -> Findings:
         return patch_findings(result)
+
+    @override
+    def figure(self, results: Sequence[PatchResult]) -> go.Figure:
+        return plot_grids(results)
 
     @override
     def summary(self, result: PatchResult) -> pd.DataFrame:

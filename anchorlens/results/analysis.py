@@ -1,0 +1,67 @@
+"""Interface of the analysis of a protocol: from the samples to curves, contrasts, findings and figure."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from anchorlens.figures.curves import plot_curves
+from anchorlens.results.findings import Findings
+
+
+class Analysis(ABC):
+    """Computes curves, contrasts and findings from the samples of one protocol, without a model.
+
+    Attributes:
+        name: Name of the protocol: ``swap``, ``knockout``, ...
+        title: Display name: ``activation swap``.
+        result: Class of the results.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    result: ClassVar[type[Any]]
+
+    @abstractmethod
+    def curves(self, result: Any) -> pd.DataFrame:
+        """Compute all curves with bands, controls included; columns of ``curves.parquet``."""
+
+    @abstractmethod
+    def contrasts(self, result: Any) -> pd.DataFrame:
+        """Compute the contrasts with intervals; columns of ``contrasts.parquet``."""
+
+    @abstractmethod
+    def findings(self, result: Any) -> Findings:
+        """Return the findings as data."""
+
+    @abstractmethod
+    def summary(self, result: Any) -> pd.DataFrame:
+        """Return the leading numbers, in one row or a few."""
+
+    @abstractmethod
+    def settings(self, result: Any) -> str:
+        """Return the settings as text for the repr."""
+
+    def figure(self, results: Sequence[Any]) -> go.Figure:
+        """Plot several results of the protocol: the figure of a run directory and of a report.
+
+        Raises:
+            InputError: If they cannot share a figure.
+        """
+        return plot_curves(results)
+
+    def table(self, results: Sequence[Any]) -> tuple[str, pd.DataFrame]:
+        """Return title and rows of the command line's table of several sweeps."""
+        return self.title, pd.concat([self.summary(result) for result in results], ignore_index=True)
+
+
+def main_figure(results: Sequence[Any]) -> go.Figure:
+    """Plot several results, of one protocol as its analysis does, of several protocols as curves.
+
+    Raises:
+        InputError: If they cannot share a figure.
+    """
+    protocols = {result.protocol.name for result in results}
+    return results[0].protocol.figure(results) if len(protocols) == 1 else plot_curves(results)
