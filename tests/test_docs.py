@@ -81,7 +81,7 @@ def test_code_in_the_docs_is_python_and_its_names_are_there(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["extending.md", "tutorial.md"])
+@pytest.mark.parametrize("page", ["extending.md", "tutorial.md", "from_transformerlens.md", "patch.md"])
 def test_code_in_the_docs_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, as a reader would paste them."""
     if page == "extending.md":

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.reference import last_stream, patched_streams, swap_hooks
+from anchorlens.engine.reference import last_stream, swap_streams, swap_hooks
 from anchorlens.models.adapter import Adapter, Hook
 
 
@@ -25,7 +25,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> SwapBatc
         Swaps with ``streams`` [layer example slot (head d_head)] of z. A patched key or value changes the query heads of its
         group at all later positions; a patched query or pattern changes its own head and position.
     """
-    streams = patched_streams(adapter, batch, site)
+    streams = swap_streams(adapter, batch, site)
     made = [replace(swap, source=None, directions={}, streams=one) for swap, one in zip(batch.swaps, streams, strict=True)]
     if site != "z":
         clean = _outputs(adapter, batch, [])

@@ -65,7 +65,7 @@ class ReferenceEngine(Engine):
             return metrics
 
         before, after = run(()), list[Metrics]()
-        for swap, streams in zip(batch.swaps, patched_streams(adapter, batch, site), strict=True):
+        for swap, streams in zip(batch.swaps, swap_streams(adapter, batch, site), strict=True):
             windows = (window_layers(layer, window, adapter.n_layers) for layer in layers)
             cells = [run(swap_hooks(adapter, swap.slots, streams, site, each, swap.heads)) for each in windows]
             after.append(Metrics({name: torch.stack([cell.values[name] for cell in cells]) for name in before.values}))
@@ -236,7 +236,7 @@ def _move(
     return base + torch.linalg.vector_norm(donor - base, dim=-1, keepdim=True) * direction.to(base.device, wide)
 
 
-def patched_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
+def swap_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
     """Return the activations of each swap; in rows with ``directions``, the row's own activations moved along these."""
     return [
         _in_directions(adapter, batch.tokens, site, swap, donor)

@@ -182,7 +182,7 @@ def measure_grid(
         raise InputError(
             f"activation_name={site!r}: the model has none. Give one of {', '.join(adapter.sites)}.", argument="activation_name"
         )
-    own, template = _run_corrupted(adapter, model, tokens.to(adapter.device), site)
+    own, template = _run_with_capture(adapter, model, tokens.to(adapter.device), site)
     engine = check_cone(adapter, tokens[0, :_TRIAL_TOKENS].to(adapter.device), template[0, :_TRIAL_TOKENS], [site])
     if isinstance(engine, str):
         return None, engine
@@ -216,7 +216,7 @@ def measure_grid(
 
 
 @torch.no_grad()
-def _run_corrupted(
+def _run_with_capture(
     adapter: Adapter, model: LensModel, tokens: Int[Tensor, "batch pos"], site: str
 ) -> tuple[Float[Tensor, "layer batch pos head width"], Float[Tensor, "batch pos d_vocab"]]:
     """Return the activations of the corrupted run at a site, and its logits."""
