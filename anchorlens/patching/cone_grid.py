@@ -21,8 +21,16 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter
 from anchorlens.models.backend import LensModel
 from anchorlens.models.memory import free_memory
-from anchorlens.patching import setters
-from anchorlens.patching.setters import Cache, PatchSetter
+from anchorlens.patching.setters import (
+    Cache,
+    PatchSetter,
+    layer_head_dest_src_pos_pattern_patch_setter,
+    layer_head_pattern_patch_setter,
+    layer_head_pos_pattern_patch_setter,
+    layer_head_vector_patch_setter,
+    layer_pos_head_vector_patch_setter,
+    layer_pos_patch_setter,
+)
 from anchorlens.prompts.batches import TokenBatch
 
 Index: TypeAlias = tuple[int, ...]
@@ -38,25 +46,32 @@ _TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 500, 2
 # Tokens of the row on which the cone engine is compared with the model before the grid; spot checks follow.
 _TRIAL_TOKENS = 4
 # Setter -> columns of its index after the layer, and whether the site is a pattern.
-_SETTERS = {
-    "layer_pos_patch_setter": (("pos",), False),
-    "layer_pos_head_vector_patch_setter": (("pos", "head"), False),
-    "layer_head_vector_patch_setter": (("head",), False),
-    "layer_head_pattern_patch_setter": (("head",), True),
-    "layer_head_pos_pattern_patch_setter": (("head", "pos"), True),
-    "layer_head_dest_src_pos_pattern_patch_setter": (("head", "pos", "key"), True),
+_COLUMNS: dict[PatchSetter, tuple[tuple[str, ...], bool]] = {
+    layer_pos_patch_setter: (("pos",), False),
+    layer_pos_head_vector_patch_setter: (("pos", "head"), False),
+    layer_head_vector_patch_setter: (("head",), False),
+    layer_head_pattern_patch_setter: (("head",), True),
+    layer_head_pos_pattern_patch_setter: (("head", "pos"), True),
+    layer_head_dest_src_pos_pattern_patch_setter: (("head", "pos", "key"), True),
 }
+
+
+def _find_setter(setter: PatchSetter) -> PatchSetter | None:
+    """Return the setter of this package that a setter is, also if it is TransformerLens's; None for others."""
+    if getattr(setter, "__module__", "") == "transformer_lens.patching":
+        name = getattr(setter, "__name__", "")
+        return next((one for one in _COLUMNS if getattr(one, "__name__", "") == name), None)
+    return setter if setter in _COLUMNS else None
 
 
 def find_obstacle(
     model: LensModel, tokens: object, setter: PatchSetter, activation_name: str, indices: Sequence[Sequence[int]]
 ) -> str | None:
     """Return the reason why the cone engine cannot measure these cells; None if it can."""
-    name = getattr(setter, "__name__", "such setter")
-    theirs = getattr(setter, "__module__", "") == "transformer_lens.patching"
-    if name not in _SETTERS or not (theirs or setter is getattr(setters, name)):
+    name, known = getattr(setter, "__name__", "such setter"), _find_setter(setter)
+    if known is None:
         return f"the cone engine has no {name}"
-    columns, is_pattern = _SETTERS[name]
+    columns, is_pattern = _COLUMNS[known]
     has_heads = activation_name in HEAD_SITES
     if not has_heads and activation_name not in SITES:
         return f"{activation_name!r} is none of {', '.join((*SITES, *HEAD_SITES))}"
@@ -191,7 +206,9 @@ def measure_grid(
     names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
     clean = torch.stack([by_head(cache[name], site).to(adapter.device).expand(own.shape[1:]) for name in names])
     batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
-    grid = _Grid(adapter, site, _SETTERS[setter.__name__][0], batch, clean, own)
+    known = _find_setter(setter)
+    assert known is not None  # see find_obstacle
+    grid = _Grid(adapter, site, _COLUMNS[known][0], batch, clean, own)
     before, positions = metric(template), find_reads(metric, template)
     values: dict[Index, Tensor] = {tuple(index): before for index in indices}
     last = max(positions, default=-1)
