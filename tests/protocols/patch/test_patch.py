@@ -91,7 +91,7 @@ def test_few_pairs_have_no_controls_unless_they_are_named(tiny_model):
     lonely = patch_sweep(model, load_pairs(ragged), by="layer", controls="other_pair", **OPTIONS)
     assert lonely.record["counts"]["without_other_pair"] == 1
     assert (
-        "1 pairs have no other pair of the same length"
+        "1 pair has no other pair of the same length"
         in patch_sweep(model, load_pairs([ragged[0], *MANY]), by="layer", **OPTIONS).verdict
     )
 
