@@ -13,6 +13,9 @@ Worlds in which no cell may be claimed; ``effect`` and controls are drawn indepe
 - ``one-sided sparse``: every cell is 5 in 15 % of the pairs and 0 otherwise, under the patch and under both controls.
 - ``control moves``: patch and ``other_pair`` have the mean 2 at every cell, ``norm_matched`` 0.
 - ``control opposite``: the patch has the mean 0, both controls have the mean -2.
+- ``patch sparse``: the patch is 5 in 15 % of the pairs, else 0; ``other_pair`` has the same mean, 0.75, in all pairs (sd 0.1),
+  ``norm_matched`` is 0 (sd 0.1). ``control sparse``: the roles of patch and ``other_pair`` are exchanged. ``control rare``: the same
+  with 15 in 5 % of the pairs.
 - ``mixed``: a third of the places each are ``normal``, ``control moves``, and the same with ``norm_matched`` in place of
   ``other_pair``.
 
@@ -37,7 +40,8 @@ from anchorlens.statistics.resamples import Resamples
 LAYERS, PLACES = 30, 20
 CONTROLS = ("other_pair", "norm_matched")
 NULLS = (
-    "normal", "heavy-tailed", "skewed", "sparse", "one-sided sparse", "control moves", "control opposite", "mixed",
+    "normal", "heavy-tailed", "skewed", "sparse", "one-sided sparse", "control moves", "control opposite", "patch sparse",
+    "control sparse", "control rare", "mixed",
 )  # fmt: skip
 EFFECTS = ("one cell", "block", "block in 30 %")
 Array = npt.NDArray[np.float64]
@@ -73,6 +77,11 @@ def draw(world: str, pairs: int, seed: int) -> Array:
         return 6.0 * (z > stats.norm.ppf(0.975)) - 6.0 * (z < stats.norm.ppf(0.025))
     if world == "one-sided sparse":
         return 5.0 * (z > stats.norm.ppf(0.85)) + 0.05 * rng.normal(size=z.shape)
+    if world in ("patch sparse", "control sparse", "control rare"):
+        share, size = (0.05, 15.0) if world == "control rare" else (0.15, 5.0)
+        rare = size * (z[0] > stats.norm.ppf(1 - share))
+        even = share * size + 0.1 * z[1]
+        return np.stack([rare, even, 0.1 * z[2]] if world == "patch sparse" else [even, rare, 0.1 * z[2]])
     if world == "control moves":
         z[:2] += 2
     if world == "control opposite":

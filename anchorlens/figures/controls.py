@@ -17,6 +17,7 @@ class ControlLabels:
 CONTROLS = {
     "random_tokens": ControlLabels("Placebo", "the same with as many other question tokens"),
     "other_question": ControlLabels("Other question", "the answer after another row's question"),
+    "other_pair": ControlLabels("Other pair", "another pair's activations at the same place"),
     "null": ControlLabels("Null (displaced)", "the donor's activations at random other positions"),
     "same_role": ControlLabels("Null (other positions)", "the donor's activations of other positions, each at its own position"),
     "norm_matched": ControlLabels("Null (random direction)", "a random change of the same norm at the same positions"),
@@ -26,7 +27,7 @@ CONTROLS = {
     "shuffled_labels": ControlLabels("Shuffled labels", "a probe trained on labels flipped within the question"),
     "cross_fold": ControlLabels("Cross-fold", "pathways by one fold of the probe, ΔP by another"),
 }
-LEADING = ("random_tokens", "other_question", *NULL_CONTROLS.values())
+LEADING = ("random_tokens", "other_question", "other_pair", *NULL_CONTROLS.values())
 """Controls by preference: the first one that a protocol has is drawn, and is subtracted in its leading contrasts."""
 
 

@@ -93,7 +93,8 @@ def _notes(result: PatchResult, statuses: Mapping[Cell, str], contrasts: pd.Data
         notes.append(f"Not tested: {excluded} of {len(statuses)} cells, whose value follows by construction." if excluded else "")
     lonely = result.record["counts"].get("without_other_pair", 0)
     if lonely:
-        notes.append(f"{lonely} pairs have no other pair of the same length: the control other_pair lacks them.")
+        which = "1 pair has" if lonely == 1 else f"{lonely} pairs have"
+        notes.append(f"{which} no other pair of the same length and another answer: the control other_pair lacks them.")
     return notes
 
 
