@@ -50,9 +50,10 @@ grid
 al.plot_heatmap(grid, quantity="recovered_share")
 
 # %% [markdown]
-# Each column is a position. Up to the middle layers, only a patch at the country restores the answer. In the last layers
-# only a patch at the last token does: the information has moved from the country to the last position. Before the
-# country, both prompts are equal, so a patch changes nothing. Such cells hold by construction and are not tested.
+# Each column is a position. Up to layer 22, only a patch at the country restores the answer. From layer 24 on, only a
+# patch at the last token does: the information has moved from the country to the last position. Before the country,
+# both prompts are equal, so a patch changes nothing. At layer 0 a patch at the country exchanges the word itself. Such
+# cells hold by construction and are not tested.
 #
 # An outlined cell *stands*: the band over groups excludes 0, for all cells together, also after each of the two controls
 # is subtracted. `other_pair` patches the activations of another pair, `norm_matched` adds a random change of the same
@@ -70,15 +71,17 @@ grid.to_xarray("effect").mean("pair").to_pandas().round(1)
 
 # %%
 few = al.load_pairs("facts-pairs", limit=4)
-by_site = [al.patch_sweep(model, few, by="position", site=site, layers="0-28:2,29") for site in ("resid_pre", "attn_out", "mlp_out")]
+layers = (0, 4, 8, 12, 16, *range(18, 30))
+by_site = [al.patch_sweep(model, few, by="position", site=site, layers=layers) for site in ("resid_pre", "attn_out", "mlp_out")]
 al.plot_heatmap(by_site)
 
 # %%
 print(by_site[1].verdict)
 
 # %% [markdown]
-# The outputs of single layers have smaller effects than the stream, because later layers see the rest of the stream
-# unchanged.
+# Two outputs have large effects: the MLP of layer 0 at the country, and the attention of layer 23 at the last token.
+# Attention in layer 23 moves the information. The effects of other layers are small, because a patch of one output
+# leaves the rest of the stream unchanged.
 #
 # ## Indirect objects
 #
@@ -97,10 +100,10 @@ heads = al.patch_sweep(model, names, by="head", site="z", layers="14-29")
 al.plot_heatmap(heads)
 
 # %% [markdown]
-# Blue and red heads move the answer in opposite directions. The scale is in logits, and most heads have almost no
-# effect. Two groups of names are a description: the heads of other names and sentences can differ.
+# Blue heads raise the logit difference, red heads lower it. Head 3 of layer 23 has the largest effect, and most heads have
+# almost none. Two groups of names are a description: the heads of other names and sentences can differ.
 #
-# The slider below the figure shows each pair. In a script, `pair=` selects one:
+# The slider below the figure shows each pair (in your notebook, not in the stored picture). In a script, `grid` selects one:
 
 # %%
 first = names.pairs[0].id
@@ -142,8 +145,8 @@ print("equal within 0.001 logits:", bool(difference.abs().max() < 1e-3))
 al.plot_heatmap(by_position)
 
 # %% [markdown]
-# One pair: the information about the repeated name is at the second occurrence of the name first, and at the last
-# position at the end.
+# One pair: the information which name is repeated is at that name up to layer 20, and at the last position from layer 25
+# on. Between them, both have a part of the effect.
 #
 # ## Induction
 #
