@@ -88,7 +88,7 @@ def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are saved with an empty figure: drawing one takes longer than a small sweep."""
     from plotly.graph_objects import Figure
 
-    monkeypatch.setattr("anchorlens.results.saving.plot_curves", lambda *_, **__: Figure())
+    monkeypatch.setattr("anchorlens.results.saving.main_figure", lambda *_, **__: Figure())
 
 
 @pytest.fixture
