@@ -6,22 +6,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Metric = Callable[[Tensor], Tensor]
+Metric = Callable[[Tensor], Tensor | float]
 # Largest share of the vocabulary that is unembedded token by token.
 _FEW = 1 / 8
 _DRAWS = 2
 
 
 @torch.no_grad()
-def find_reads(metric: Callable[[Tensor], float | Tensor], logits: Float[Tensor, "batch pos d_vocab"]) -> list[int]:
+def find_reads(metric: Metric, logits: Float[Tensor, "batch pos d_vocab"]) -> list[int]:
     """Return the positions whose logits change the metric: each is replaced in turn by shuffled, noisy logits and restored."""
-    before, reads = float(metric(logits)), list[int]()
+    before, reads = torch.as_tensor(metric(logits)), list[int]()
     generator = torch.Generator().manual_seed(0)
     for p in range(logits.shape[1]):
         kept = logits[:, p].clone()
         for _ in range(_DRAWS):
             logits[:, p] = _other(kept, generator)
-            if float(metric(logits)) != before:
+            if not torch.equal(torch.as_tensor(metric(logits)), before):
                 reads.append(p)
                 break
         logits[:, p] = kept
@@ -38,19 +38,22 @@ def find_tokens(metric: Metric, logits: Float[Tensor, "batch pos d_vocab"], posi
         with torch.enable_grad():
             leaf = full[:, at].clone().requires_grad_()
             full[:, at] = leaf
-            (gradient,) = torch.autograd.grad(metric(full), leaf)
+            value = torch.as_tensor(metric(full))
+            # Random weights, so that gradients of several values do not cancel.
+            weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(2)).to(value)
+            (gradient,) = torch.autograd.grad((weights * value).sum(), leaf)
     except RuntimeError:  # the metric is no differentiable function of these logits
         return None
     is_read = (gradient != 0).flatten(0, 1).any(0)
     tokens = is_read.nonzero()[:, 0].tolist()
     if not tokens or len(tokens) > _FEW * len(is_read):
         return None
-    generator, before = torch.Generator().manual_seed(1), float(metric(logits))
+    generator, before = torch.Generator().manual_seed(1), torch.as_tensor(metric(logits))
     with torch.no_grad():
         for _ in range(_DRAWS):
             changed = logits.clone()
             changed[:, at] = torch.where(is_read, changed[:, at], _other(changed[:, at], generator))
-            if float(metric(changed)) != before:
+            if not torch.equal(torch.as_tensor(metric(changed)), before):
                 return None
     return tokens
 

@@ -112,7 +112,7 @@ class ReferenceEngine(Engine):
                     new = before[donor[row[of]], swap.source.positions[row, slot][of] - n_shared, heads]
                 else:
                     assert swap.streams is not None  # a swap has one or the other
-                    new = _split(swap.streams[layer, row[of], slot[of]].to(value), before.shape[2])[:, heads]
+                    new = _split(swap.streams[layer, row[of], slot[of]].to(value.dtype).to(value.device), before.shape[2])[:, heads]
                 for n, i in enumerate(patches):
                     direction = swap.directions.get(int(row[i]))
                     if direction is not None:
@@ -271,7 +271,9 @@ def swap_hooks(
         changed = value.clone()
         at = by_head(changed, site)
         some = _heads(heads, at.shape[2])
-        at[row, slots.positions[row, slot], some] = _split(streams[layer, row, slot].to(value), at.shape[2])[:, some]
+        at[row, slots.positions[row, slot], some] = _split(streams[layer, row, slot].to(value.dtype).to(value.device), at.shape[2])[
+            :, some
+        ]
         return changed
 
     return [(adapter.hook_name(site, layer), partial(patch, layer=layer)) for layer in layers]

@@ -77,3 +77,10 @@ def act_name(name: str, layer: int) -> str:
     from transformer_lens.utilities.components_utils import get_act_name
 
     return get_act_name(name, layer)
+
+
+def patching_result_class() -> Any:
+    """Return TransformerLens 4's class of patching results; None with 3.9."""
+    import transformer_lens.patching
+
+    return getattr(transformer_lens.patching, "PatchingResult", None)

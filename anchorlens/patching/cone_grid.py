@@ -12,7 +12,7 @@ from torch import Tensor
 from anchorlens.engine.choose_engine import check_cone
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize
-from anchorlens.engine.metric_reads import Metric, find_reads, find_tokens
+from anchorlens.engine.metric_reads import find_reads, find_tokens
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import by_head
@@ -21,11 +21,21 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter
 from anchorlens.models.backend import LensModel
 from anchorlens.models.memory import free_memory
-from anchorlens.patching import setters
-from anchorlens.patching.setters import Cache, PatchSetter
+from anchorlens.patching.setters import (
+    Cache,
+    PatchSetter,
+    layer_head_dest_src_pos_pattern_patch_setter,
+    layer_head_pattern_patch_setter,
+    layer_head_pos_pattern_patch_setter,
+    layer_head_vector_patch_setter,
+    layer_pos_head_vector_patch_setter,
+    layer_pos_patch_setter,
+)
 from anchorlens.prompts.batches import TokenBatch
 
 Index: TypeAlias = tuple[int, ...]
+VectorMetric: TypeAlias = Callable[[Tensor], Float[Tensor, "value"]]
+"""Function from logits [batch pos d_vocab] to one or several values, float32 on the CPU."""
 
 # Relative difference of clean and corrupted activations below which a patch is none: rounding of batches of other shapes.
 _EQUAL = 1e-5
@@ -36,25 +46,32 @@ _TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 500, 2
 # Tokens of the row on which the cone engine is compared with the model before the grid; spot checks follow.
 _TRIAL_TOKENS = 4
 # Setter -> columns of its index after the layer, and whether the site is a pattern.
-_SETTERS = {
-    "layer_pos_patch_setter": (("pos",), False),
-    "layer_pos_head_vector_patch_setter": (("pos", "head"), False),
-    "layer_head_vector_patch_setter": (("head",), False),
-    "layer_head_pattern_patch_setter": (("head",), True),
-    "layer_head_pos_pattern_patch_setter": (("head", "pos"), True),
-    "layer_head_dest_src_pos_pattern_patch_setter": (("head", "pos", "key"), True),
+_COLUMNS: dict[PatchSetter, tuple[tuple[str, ...], bool]] = {
+    layer_pos_patch_setter: (("pos",), False),
+    layer_pos_head_vector_patch_setter: (("pos", "head"), False),
+    layer_head_vector_patch_setter: (("head",), False),
+    layer_head_pattern_patch_setter: (("head",), True),
+    layer_head_pos_pattern_patch_setter: (("head", "pos"), True),
+    layer_head_dest_src_pos_pattern_patch_setter: (("head", "pos", "key"), True),
 }
+
+
+def _find_setter(setter: PatchSetter) -> PatchSetter | None:
+    """Return the setter of this package that a setter is, also if it is TransformerLens's; None for others."""
+    if getattr(setter, "__module__", "") == "transformer_lens.patching":
+        name = getattr(setter, "__name__", "")
+        return next((one for one in _COLUMNS if getattr(one, "__name__", "") == name), None)
+    return setter if setter in _COLUMNS else None
 
 
 def find_obstacle(
     model: LensModel, tokens: object, setter: PatchSetter, activation_name: str, indices: Sequence[Sequence[int]]
 ) -> str | None:
     """Return the reason why the cone engine cannot measure these cells; None if it can."""
-    name = getattr(setter, "__name__", "such setter")
-    theirs = getattr(setter, "__module__", "") == "transformer_lens.patching"
-    if name not in _SETTERS or not (theirs or setter is getattr(setters, name)):
+    name, known = getattr(setter, "__name__", "such setter"), _find_setter(setter)
+    if known is None:
         return f"the cone engine has no {name}"
-    columns, is_pattern = _SETTERS[name]
+    columns, is_pattern = _COLUMNS[known]
     has_heads = activation_name in HEAD_SITES
     if not has_heads and activation_name not in SITES:
         return f"{activation_name!r} is none of {', '.join((*SITES, *HEAD_SITES))}"
@@ -78,7 +95,7 @@ class _LogitReader:
 
     row: Int[Tensor, "read"]
     position: Int[Tensor, "read"]
-    metric: Metric
+    metric: VectorMetric
     template: Float[Tensor, "batch pos d_vocab"]
     tokens: list[int] | None
     where = None
@@ -87,7 +104,7 @@ class _LogitReader:
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
         """Compute the metric of each cell."""
         cells = states.reshape(-1, *states.shape[-2:])
-        values: list[float] = []
+        values: list[Tensor] = []
         columns = slice(None) if self.tokens is None else torch.tensor(self.tokens)
         for some in cells.split(max(1, _ROWS // len(self.row))):
             logits = adapter.read.logits(some.flatten(0, 1), self.tokens).to(self.template).view(*some.shape[:2], -1)
@@ -96,8 +113,8 @@ class _LogitReader:
                     self.template[self.row, self.position] = cell
                 else:
                     self.template[self.row[:, None], self.position[:, None], columns] = cell
-                values.append(float(self.metric(self.template)))
-        return Metrics({"value": torch.tensor(values).reshape(*states.shape[:-2], 1)})
+                values.append(self.metric(self.template))
+        return Metrics({"value": torch.stack(values).reshape(*states.shape[:-2], -1)})
 
 
 @dataclass(frozen=True)
@@ -163,16 +180,16 @@ def measure_grid(
     model: LensModel,
     tokens: Int[Tensor, "batch pos"],
     cache: Cache,
-    metric: Metric,
+    metric: VectorMetric,
     setter: PatchSetter,
     site: str,
     indices: Sequence[Sequence[int]],
-    measure_cell: Callable[[Sequence[int]], float],
-) -> tuple[list[float] | None, str]:
+    measure_cell: Callable[[Sequence[int]], Tensor],
+) -> tuple[list[Tensor] | None, str]:
     """Measure cells on the cone engine, and some of them again with a full forward pass.
 
     Returns:
-        The metric of each index and "", or None and the reason why the numbers cannot be used.
+        The values of the metric at each index and "", or None and the reason why the numbers cannot be used.
 
     Raises:
         InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are parallel.
@@ -189,9 +206,11 @@ def measure_grid(
     names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
     clean = torch.stack([by_head(cache[name], site).to(adapter.device).expand(own.shape[1:]) for name in names])
     batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
-    grid = _Grid(adapter, site, _SETTERS[setter.__name__][0], batch, clean, own)
-    before, positions = float(metric(template)), find_reads(metric, template)
-    values: dict[Index, float] = {tuple(index): before for index in indices}
+    known = _find_setter(setter)
+    assert known is not None  # see find_obstacle
+    grid = _Grid(adapter, site, _COLUMNS[known][0], batch, clean, own)
+    before, positions = metric(template), find_reads(metric, template)
+    values: dict[Index, Tensor] = {tuple(index): before for index in indices}
     last = max(positions, default=-1)
     changed = [index for index in values if grid.first(index[1:]) <= last and grid.is_changed(index[0], index[1:])]
     if changed:
@@ -203,15 +222,17 @@ def measure_grid(
                 swaps = tuple(map(grid.swap, some))
                 _, cells = engine.run_swaps(SwapBatch(batch, reader, swaps), site=site, layers=layers, window=1)
                 for place, cell in zip(some, cells, strict=True):
-                    measured = zip(layers, cell.values["value"][:, 0].tolist(), strict=True)
+                    measured = zip(layers, cell.values["value"], strict=True)
                     values |= {(k, *place): value for k, value in measured if (k, *place) in values}
         unchanged = set(values) - set(changed)
         values |= dict.fromkeys(unchanged, before)
-    spread = max(values.values()) - min(values.values())
+    table = torch.stack(list(values.values()))
+    spread = table.amax(0) - table.amin(0)
     for index in _draw_checks(changed or list(values)):
         exact = measure_cell(index)
-        if not abs(values[index] - exact) <= _TOLERANCE[0] * spread + _TOLERANCE[1] * abs(exact):
-            return None, f"a spot check of {index} gave {exact:.6g}, the cone engine {values[index]:.6g}"
+        gap = (values[index] - exact).abs()
+        if not bool((gap <= _TOLERANCE[0] * spread + _TOLERANCE[1] * exact.abs()).all()):
+            return None, f"a spot check of {index} gave {_format(exact)}, the cone engine {_format(values[index])}"
     return [values[tuple(index)] for index in indices], ""
 
 
@@ -260,6 +281,10 @@ def _split(engine: ConeEngine, grid: _Grid, places: Sequence[Index], n_layers: i
         some.append(place)
         groups.append((n_rows * length, n_rows, length, end))
     yield some
+
+
+def _format(values: Float[Tensor, "value"]) -> str:
+    return " ".join(f"{value:.6g}" for value in values.tolist())
 
 
 def _draw_checks(indices: Sequence[Index]) -> list[Index]:

@@ -4,12 +4,12 @@ All take ``(model, corrupted_tokens, clean_cache, patching_metric)``, see
 :func:`anchorlens.patching.generic.generic_activation_patch`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
-from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -24,6 +24,7 @@ from anchorlens.patching.setters import (
     layer_head_vector_patch_setter,
     layer_pos_head_vector_patch_setter,
     layer_pos_patch_setter,
+    make_df_from_ranges,
 )
 
 
@@ -33,6 +34,7 @@ def _function(name: str, setter: PatchSetter, *axes: str) -> "partial[Tensor]":
     return made
 
 
+_HEAD_KINDS, _BLOCK_KINDS = ("out", "q", "k", "v", "pattern"), ("resid_pre", "attn_out", "mlp_out")
 _BY_POS, _HEAD_BY_POS = layer_pos_patch_setter, layer_pos_head_vector_patch_setter
 _HEAD, _PATTERN = layer_head_vector_patch_setter, layer_head_pattern_patch_setter
 get_act_patch_resid_pre = _function("resid_pre", _BY_POS, "layer", "pos")
@@ -55,43 +57,83 @@ get_act_patch_attn_head_pattern_all_pos = _function("pattern", _PATTERN, "layer"
 
 
 def get_act_patch_attn_head_all_pos_every(
-    model: LensModel, corrupted_tokens: Tensor, clean_cache: Cache, metric: Metric
-) -> Float[Tensor, "kind layer head"]:
-    """Patch outputs, queries, keys, values and patterns of every head at all positions, in this order.
+    model: LensModel,
+    corrupted_tokens: Tensor,
+    clean_cache: Cache,
+    metric: Metric | Mapping[str, Metric],
+    *,
+    reduce: str = "scalar",
+    baseline: bool = False,
+) -> Any:
+    """Patch outputs, queries, keys, values and patterns of every head at all positions, in this order: [kind layer head].
 
-    Keys and values of grouped queries have fewer heads; the missing ones are 0.
+    Keys and values of grouped queries have fewer heads; the missing ones are 0. ``reduce`` and ``baseline``: see
+    :func:`anchorlens.patching.generic.generic_activation_patch`.
     """
     functions = (
         get_act_patch_attn_head_out_all_pos, get_act_patch_attn_head_q_all_pos, get_act_patch_attn_head_k_all_pos,
         get_act_patch_attn_head_v_all_pos, get_act_patch_attn_head_pattern_all_pos,
     )  # fmt: skip
-    return _stack([function(model, corrupted_tokens, clean_cache, metric) for function in functions])
+    return _stack(functions, _HEAD_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "head"), reduce, baseline)
 
 
 def get_act_patch_attn_head_by_pos_every(
-    model: LensModel, corrupted_tokens: Tensor, clean_cache: Cache, metric: Metric
-) -> Float[Tensor, "kind layer pos head"]:
-    """Patch outputs, queries, keys, values and patterns of every head by position, in this order.
+    model: LensModel,
+    corrupted_tokens: Tensor,
+    clean_cache: Cache,
+    metric: Metric | Mapping[str, Metric],
+    *,
+    reduce: str = "scalar",
+    baseline: bool = False,
+) -> Any:
+    """Patch outputs, queries, keys, values and patterns of every head by position, in this order: [kind layer pos head].
 
     A pattern's position is that of the query. Keys and values of grouped queries have fewer heads; the missing ones are 0.
+    ``reduce`` and ``baseline``: see :func:`anchorlens.patching.generic.generic_activation_patch`.
     """
-    functions: Sequence[Callable[..., Tensor]] = (
+    functions = (
         get_act_patch_attn_head_out_by_pos, get_act_patch_attn_head_q_by_pos, get_act_patch_attn_head_k_by_pos,
-        get_act_patch_attn_head_v_by_pos,
+        get_act_patch_attn_head_v_by_pos, get_act_patch_attn_head_pattern_by_pos,
     )  # fmt: skip
-    parts = [function(model, corrupted_tokens, clean_cache, metric) for function in functions]
-    pattern = get_act_patch_attn_head_pattern_by_pos(model, corrupted_tokens, clean_cache, metric)
-    return _stack([*parts, rearrange(pattern, "layer head pos -> layer pos head")])
+    return _stack(functions, _HEAD_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "pos", "head"), reduce, baseline)
 
 
 def get_act_patch_block_every(
-    model: LensModel, corrupted_tokens: Tensor, clean_cache: Cache, metric: Metric
-) -> Float[Tensor, "kind layer pos"]:
-    """Patch the stream before each block, the attention output and the MLP output by position, in this order."""
+    model: LensModel,
+    corrupted_tokens: Tensor,
+    clean_cache: Cache,
+    metric: Metric | Mapping[str, Metric],
+    *,
+    reduce: str = "scalar",
+    baseline: bool = False,
+) -> Any:
+    """Patch the stream before each block, the attention output and the MLP output by position, in this order: [kind layer pos].
+
+    ``reduce`` and ``baseline``: see :func:`anchorlens.patching.generic.generic_activation_patch`.
+    """
     functions = (get_act_patch_resid_pre, get_act_patch_attn_out, get_act_patch_mlp_out)
-    return torch.stack([function(model, corrupted_tokens, clean_cache, metric) for function in functions])
+    return _stack(functions, _BLOCK_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "pos"), reduce, baseline)
 
 
-def _stack(parts: Sequence[Tensor]) -> Tensor:
-    width = parts[0].shape[-1]
-    return torch.stack([pad(part, (0, width - part.shape[-1])) for part in parts])
+def _stack(
+    functions: Sequence[Callable[..., Any]], kinds: Sequence[str], arguments: tuple[Any, ...], axes: tuple[str, ...], reduce: str,
+    baseline: bool,
+) -> Any:  # fmt: skip
+    """Return the results of several functions with the axes [kind *axes]; the heads of each are padded with 0 to the same number."""
+    parts = [function(*arguments, reduce=reduce, baseline=baseline) for function in functions]
+    is_tensor = isinstance(parts[0], Tensor)
+    before = 0 if is_tensor or not parts[0].has_metric_axis else 1  # number of axes before the layer
+    values: list[Tensor] = [part if is_tensor else part.values for part in parts]
+    if axes == ("layer", "pos", "head"):  # the pattern has the axes [layer head query]
+        values[-1] = values[-1].swapaxes(before + 1, before + 2)
+    if axes[-1] == "head":
+        at = before + len(axes) - 1
+        width = values[0].shape[at]
+        values = [pad(each.movedim(at, -1), (0, width - each.shape[at])).movedim(-1, at) for each in values]
+    stacked = torch.stack(values, before)
+    if is_tensor:
+        return stacked
+    sizes = stacked.shape[before : before + 1 + len(axes)]
+    names = ["patch_type", *axes]
+    frame = make_df_from_ranges(list(sizes), names)
+    return replace(parts[0], values=stacked, axis_names=names, index_df=frame, patch_type_names=list(kinds))

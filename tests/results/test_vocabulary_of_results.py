@@ -12,7 +12,9 @@ HELD = sorted({name for name in al.__all__ if isinstance(getattr(al, name), type
 FRAMES = {
     "SweepResult": {"curves", "contrasts", "examples", "samples", "samples_with_inputs", "summary"},
     "PathwayResult": {"curves", "contrasts", "examples", "samples", "samples_with_inputs", "summary"},
+    "PatchResult": {"curves", "contrasts", "examples", "samples", "samples_with_inputs", "summary"},
     "QAData": {"dropped_frame", "to_frame"},
+    "PairData": {"dropped_frame", "to_frame"},
     "Comparison": {"curves", "table"},
     "Verification": {"cells", "table"},
     "Diagnosis": {"to_frame"},

@@ -89,11 +89,15 @@ def _find_in_block(block: Any, config: PretrainedConfig, layer: int) -> str | No
 
 
 def find_user_hook(model: TransformerBridge) -> str | None:
-    """Describe a user's hook that :class:`BridgeBlock` would skip; None if there is none."""
+    """Describe a user's hook that :class:`BridgeBlock` would skip; None if there is none.
+
+    Hooks of transformers, which ``run_with_cache`` leaves, only record values.
+    """
     own = {handle.id for block in model.blocks for handle in getattr(block, "_capture_hook_handles", ())}
     lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     for name, module in model.named_modules():
-        if any(set(getattr(module, each, None) or ()) - own for each in lists):
+        attached = {key: hook for each in lists for key, hook in (getattr(module, each, None) or {}).items()}
+        if any(key not in own and not str(hook.__module__).startswith("transformers.") for key, hook in attached.items()):
             return f"a hook is attached to {name.replace('_original_component.', '') or 'the model'}"
     for option in ("use_attn_result", "use_split_qkv_input", "use_attn_in", "use_hook_mlp_in"):
         if getattr(model.cfg, option, False):

@@ -122,7 +122,7 @@ def test_verification_finds_a_changed_value(tmp_path, monkeypatch, tiny_model, d
     model, file = tiny_model("gpt2"), tmp_path / "pairs.csv"
     pd.DataFrame(ROWS).to_csv(file, index=False)
     run = patch_sweep(model, load_pairs(file), direction=direction, progress=False).save(tmp_path / "run")
-    assert (run / "figure.html").is_file()  # a slider over the pairs, without a mean
+    assert (run / "figure.html").is_file()  # positions of different numbers have no mean, but each pair is shown
     monkeypatch.chdir(tmp_path)
     (read,) = al.load_run(run)
     assert read.curves().empty and "Use by='segment'" in read.verdict
