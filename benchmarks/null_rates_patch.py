@@ -100,19 +100,20 @@ def draw(world: str, pairs: int, seed: int) -> Array:
     return z
 
 
-def claimed(effects: Array, n_controls: int = 2, n_resamples: int = 1000) -> npt.NDArray[np.bool_]:
+def claimed(effects: Array, n_controls: int = 2, n_resamples: int = 1000, level: float = 0.95) -> npt.NDArray[np.bool_]:
     """Return the cells that stand, [layer place], by the bands and the rule of the findings.
 
     Args:
         effects: Effects of patch and controls, [patch or control, pair, layer, place].
         n_controls: Number of controls that were measured.
         n_resamples: Number of bootstrap resamples.
+        level: Joint level of each band.
     """
     draws, cells = Resamples.of(np.arange(effects.shape[1]), n_resamples=n_resamples), effects.shape[2:]
 
     def facts(values: Array) -> list[LayerEstimate]:
         flat = values.reshape(len(values), -1)
-        one: Band = band(draws.means(flat, np.ones_like(flat, dtype=bool)))
+        one: Band = band(draws.means(flat, np.ones_like(flat, dtype=bool)), level=level)
         ends = (one.value, one.low, one.high, one.sim_low, one.sim_high, one.n)
         return list(map(LayerEstimate, *(end.tolist() for end in ends)))
 
@@ -121,11 +122,13 @@ def claimed(effects: Array, n_controls: int = 2, n_resamples: int = 1000) -> npt
     return np.array([status == STANDS for status in found]).reshape(cells)
 
 
-def rates(world: str, pairs: int, runs: int, n_controls: int = 2, n_resamples: int = 1000) -> tuple[float, float, float]:
+def rates(
+    world: str, pairs: int, runs: int, n_controls: int = 2, n_resamples: int = 1000, level: float = 0.95
+) -> tuple[float, float, float]:
     """Return the share of sweeps that claim a true cell, the share of true cells claimed, and of sweeps that claim another."""
     true, counts = true_cells(world), np.zeros(3)
     for seed in range(runs):
-        found = claimed(draw(world, pairs, seed), n_controls, n_resamples)
+        found = claimed(draw(world, pairs, seed), n_controls, n_resamples, level)
         counts += (found[true].any(), found[true].mean() if true.any() else 0.0, found[~true].any())
     hit, share, wrong = (counts / runs).tolist()
     return hit, share, wrong
@@ -138,11 +141,12 @@ def main() -> None:
     parser.add_argument("--worlds", default=",".join([*NULLS, *EFFECTS]), help="worlds, separated by commas (default: all)")
     parser.add_argument("--controls", type=int, default=2, choices=(1, 2), help="number of controls (default: 2)")
     parser.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    parser.add_argument("--level", type=float, default=0.95, help="joint level of each band (default: that of the findings)")
     args = parser.parse_args()
     print("| world | groups | claimed | cells | wrong |\n| --- | --- | --- | --- | --- |")
     for world in args.worlds.split(","):
         for pairs in map(int, args.sizes.split(",")):
-            hit, share, wrong = rates(world, pairs, args.runs, args.controls, args.resamples)
+            hit, share, wrong = rates(world, pairs, args.runs, args.controls, args.resamples, args.level)
             first = f"{hit:.3f} | {share:.3f}" if world in EFFECTS else "- | -"
             print(f"| {world} | {pairs} | {first} | {wrong:.3f} |", flush=True)
 

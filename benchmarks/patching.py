@@ -2,7 +2,8 @@
 
 TransformerLens is timed on random cells and scaled to the grid. Both run in this process with two threads. The prompts differ at one
 token; the metric is a logit difference at the last position. `flops`: floating-point operations of all full forward passes divided
-by those of the cones; a ratio of seconds above it means that the cone engine also uses the processor better.
+by those of the cones. `bound`: ratio if all operations of the cones ran at the rate of a large matrix product, and nothing else took
+time.
 """
 
 import argparse
@@ -44,15 +45,22 @@ def cpu_seconds(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
         return run(), time.process_time() - start
 
 
-def flop_ratio(shape: Shape, prompts: int, tokens: int, first: int, axes: tuple[str, ...], layers: range) -> float:
-    """Return the operations of one full forward pass per cell divided by those of the cones of all cells."""
+def matrix_rate(shape: Shape) -> float:
+    """Return the operations of a large matrix product in one CPU second, the fastest of 30."""
+    assert shape.d_mlp is not None
+    left, right = torch.randn(2048, shape.d_model), torch.randn(shape.d_model, shape.d_mlp)
+    return 2.0 * left.numel() * shape.d_mlp / min(cpu_seconds(lambda: left @ right)[1] for _ in range(30))
+
+
+def operations(shape: Shape, prompts: int, tokens: int, first: int, axes: tuple[str, ...], layers: range) -> tuple[float, float]:
+    """Return the operations of one full forward pass per cell, and those of the cones of all cells."""
     starts = range(first, tokens) if "pos" in axes else [first] * shape.n_heads
     copies = shape.n_heads if len(axes) == 2 else 1
     groups = tuple((prompts * (tokens - p), prompts, tokens - p, tokens) for p in starts for _ in range(copies))
     size = PassSize(prompts * tokens, prompts, tokens, groups, 0, prompts)
     cells = len(layers) * (tokens if "pos" in axes else shape.n_heads) * copies
     per_pass = prompts * tokens * (shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab)
-    return cells * per_pass / pass_flops(shape, size, list(layers))
+    return cells * per_pass, pass_flops(shape, size, list(layers))
 
 
 def main() -> None:
@@ -66,7 +74,7 @@ def main() -> None:
     model = al.load_model("smollm2-135m-instruct", device="cpu", backend="hooked")
     assert isinstance(model, HookedTransformer)
     shape = adapt(model).shape
-    heads = ("grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s", "ratio", "flops", "ratio / flops")
+    heads = ("grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s", "ratio", "flops", "bound")
     print(f"| {' | '.join((*heads, 'difference', 'peak MB'))} |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for name, number in product(options.grids, options.cases):
@@ -100,8 +108,9 @@ def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, 
     )
     slow *= len(grid) / len(some)
     gap = float((found[some] - wanted).abs().max() / (found.max() - found.min()))
-    ratio, bound = slow / fast, flop_ratio(shape, prompts, tokens, first, axes, layers)
-    cells = (f"{slow:.1f}", f"{fast:.1f}", f"{ratio:.1f}", f"{bound:.1f}", f"{ratio / bound:.1f}", f"{gap:.0e}", f"{peak:,.0f}")
+    whole, cones = operations(shape, prompts, tokens, first, axes, layers)
+    numbers = (slow, fast, slow / fast, whole / cones, slow / (cones / matrix_rate(shape)))
+    cells = (*(f"{number:.1f}" for number in numbers), f"{gap:.0e}", f"{peak:,.0f}")
     return f"| {' | '.join(map(str, (name, prompts, tokens, first, *cells)))} |"
 
 
