@@ -48,9 +48,11 @@ def with_options(text: str, command: click.Command | None = None, arguments: Ite
 
 def show_result(result: "SweepResult") -> None:
     title, table = result.protocol.table([result])
-    frame = table.drop(columns=[name for name in ("model", "data set", "dataset") if name in table.columns])
+    frame = table.drop(columns=[name for name in ("model", "data set", "dataset") if name in table.columns]).dropna(
+        axis=1, how="all"
+    )
     heading = f"{result.protocol.name}: {result.dataset} ({result.model})\n{title}"
-    show_table(heading, list(frame.columns), [[str(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns)
+    show_table(heading, list(frame.columns), [[_cell(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns)
     gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped_counts.items()) or "none"
     short = sum(result.record["counts"].get("null_shortfall", {}).values())
     rows = result.record["counts"].get("rows")
@@ -63,6 +65,12 @@ def show_result(result: "SweepResult") -> None:
     if result.verdict:
         click.echo("\n" + result.verdict)
     click.echo()
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.4g}"
+    return str(value)
 
 
 def show_claims(results: "Sequence[SweepResult]") -> None:

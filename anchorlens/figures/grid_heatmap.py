@@ -90,6 +90,8 @@ def plot_grids(
             figure.add_trace(trace, row=1, col=column)
         figure.update_xaxes(_ticks(grid, result), row=1, col=column)
         figure.update_yaxes(_row_ticks(grid, result), row=1, col=column)
+    if len(results) > 1:  # the long title would run into the next panel's
+        figure.update_xaxes(title={"text": str(results[0].record["config"]["by"]).replace("_", " and ").capitalize()})
     inner = min(
         _MOST_INNER,
         max(_LEAST_INNER, _ROW * max(len(grid.layers) * _n_rows(grid, one) for grid, one in zip(shown, results, strict=True))),

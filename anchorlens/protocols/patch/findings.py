@@ -1,7 +1,7 @@
 """Findings of a patch sweep: a statement for every place at which a cell stands, a table, and notes."""
 
 from collections.abc import Mapping
-from math import floor, isnan, log10
+from math import copysign, floor, isnan, log10
 
 import pandas as pd
 
@@ -27,10 +27,13 @@ def patch_findings(result: PatchResult) -> Findings:
     tested = {cell: fact for cell, fact in effects.items() if not isnan(fact.sim_low)}
     best = max(tested or effects, key=lambda cell: abs(effects[cell].value))
     unit, most = _unit(result), f"{effects[best].value:+.{_digits(effects[best])}f} {_unit(result)} at {best[0]}, layer {best[1]}"
-    places: dict[str, list[int]] = {}
+    # Layers of one statement: heads of one number in several layers are different heads; effects of other sign stand apart.
+    has_heads = result.by in ("head", "head_position")
+    places: dict[tuple[str, float], list[int]] = {}
     for (place, layer), status in statuses.items():
         if status == STANDS:
-            places.setdefault(place, []).append(layer)
+            part = layer if has_heads else copysign(1, effects[place, layer].value)
+            places.setdefault((place, part), []).append(layer)
     notes = [result.share_note(), *_notes(result, statuses, contrasts)]
     if not places:
         of = f"{n} pair{'s' if n != 1 else ''}" + (f" in {groups} groups" if groups != n else "")
@@ -41,7 +44,7 @@ def patch_findings(result: PatchResult) -> Findings:
         one = Finding(EFFECT, status, (best[1],), fact.value, low, high, fact.n, best[0], sentence=headline)
         return Findings((one,), headline, notes=tuple(note for note in notes if note))
     cells = sum(map(len, places.values()))
-    top = max(((place, k) for place, layers in places.items() for k in layers), key=lambda cell: abs(effects[cell].value))
+    top = max(((place, k) for (place, _), layers in places.items() for k in layers), key=lambda cell: abs(effects[cell].value))
     fact, share = effects[top], facts_of(contrasts, SHARE, "none")[top].value
     controls = join_with_and([_WORDS[control] for control in result.controls])
     headline = (
@@ -49,7 +52,7 @@ def patch_findings(result: PatchResult) -> Findings:
         f"{_with_band(fact)} {unit} at {top[0]}, layer {top[1]}; recovered share {share:.2f}."
     )
     statements: list[Finding] = []
-    for place, layers in places.items():
+    for (place, _), layers in places.items():
         at = max(layers, key=lambda k: abs(effects[place, k].value))
         own = effects[place, at]
         banded = own._replace(low=own.sim_low, high=own.sim_high)
@@ -116,10 +119,10 @@ def _digits(fact: LayerEstimate) -> int:
     return min(6, max(1, 2 - floor(log10(abs(fact.value))))) if fact.value else 2
 
 
-def _where(places: Mapping[str, list[int]]) -> str:
+def _where(places: Mapping[tuple[str, float], list[int]]) -> str:
     if len(places) > _MOST_NAMED:
         return f"{len(places)} places"
-    return join_with_and([f"{place} ({name_layers(layers)})" for place, layers in places.items()])
+    return join_with_and([f"{place} ({name_layers(layers)})" for (place, _), layers in places.items()])
 
 
 def _unit(result: PatchResult) -> str:

@@ -98,6 +98,20 @@ def test_cells_with_an_effect_beyond_both_controls_stand(direction):
     np.testing.assert_allclose(result.effects.numpy(), effects[0])
 
 
+@pytest.mark.parametrize("opposite", [False, True])
+def test_layers_share_a_statement_only_if_their_effects_have_one_sign(opposite):
+    effects = world("effect", 30)
+    effects[0, :, 2] *= -1 if opposite else 1
+    statements = made(effects).findings.statements
+    assert sorted(one.layers for one in statements) == ([(1,), (2,)] if opposite else [(1, 2)])
+
+
+def test_heads_of_one_number_in_several_layers_are_different_heads():
+    result = made(world("effect", 30))
+    result.record["config"]["by"] = "head"
+    assert sorted(one.layers for one in result.findings.statements) == [(1,), (2,)]
+
+
 @pytest.mark.parametrize(
     ("effects", "status", "phrase"),
     [
