@@ -204,7 +204,10 @@ def measure_grid(
     if isinstance(engine, str):
         return None, engine
     names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
-    clean = torch.stack([by_head(cache[name], site).to(adapter.device).expand(own.shape[1:]) for name in names])
+    values_of = [by_head(cache[name], site).to(adapter.device) for name in names]
+    if any(value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]) for value in values_of):
+        return None, f"the clean cache has other shapes: {tuple(values_of[0].shape)} instead of {tuple(own.shape[1:])}"
+    clean = torch.stack([value.expand(own.shape[1:]) for value in values_of])
     batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
     known = _find_setter(setter)
     assert known is not None  # see find_obstacle

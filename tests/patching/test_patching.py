@@ -122,6 +122,16 @@ def test_indices_in_a_frame(tiny_model):
         ours.generic_activation_patch(*args, index_df=frame, index_axis_names=("layer", "pos"))
 
 
+def test_a_cache_of_longer_prompts_is_used_as_transformer_lens_does(tiny_model):
+    model = tiny_model("gpt2")
+    clean, corrupted = torch.tensor(random_rows((9,), 3)), torch.tensor(random_rows((5,), 4))
+    with pytest.warns(UserWarning, match=re.escape("the clean cache has other shapes: (1, 9, 1, ")):
+        found = ours.get_act_patch_resid_pre(model, corrupted, cached(model, clean), last)
+    with torch.no_grad():
+        wanted = theirs.get_act_patch_resid_pre(model, corrupted, cached(model, clean), last)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
 def half(activation, index, clean):
     activation[:, index[1]] = 0.5 * (activation[:, index[1]] + clean[:, index[1]])
     return activation

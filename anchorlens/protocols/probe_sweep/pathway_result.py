@@ -12,9 +12,8 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.missing_values import without_nulls
-from anchorlens.results.analysis import Analysis
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at
-from anchorlens.results.sweep import SweepResult
+from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, FLIP, P
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, mean_of, row_specific_changes

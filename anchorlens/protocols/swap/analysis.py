@@ -10,10 +10,9 @@ from typing_extensions import override
 from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
 from anchorlens.protocols.swap.anchor_contrasts import swap_contrasts
 from anchorlens.protocols.swap.findings import swap_findings
-from anchorlens.results.analysis import Analysis
 from anchorlens.results.curve_tables import curves_frame, summary_of
 from anchorlens.results.findings import Findings
-from anchorlens.results.sweep import SweepResult
+from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_TYPES
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.resamples import Resamples

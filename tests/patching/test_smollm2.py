@@ -1,0 +1,38 @@
+"""anchorlens.patching beside TransformerLens on real weights."""
+
+import random
+import warnings
+
+import pandas as pd
+import pytest
+import torch
+import transformer_lens.patching as theirs
+
+from anchorlens import patching as ours
+
+BASE = sorted(
+    name for name in ours.__all__ if name.startswith("get_act_patch_") and not name.endswith("_every")
+)  # the others call these
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASE)
+def test_every_function_on_smollm2(smollm2, name):
+    """The whole grid here, some cells there: TransformerLens runs a forward pass for each."""
+    clean, corrupted = (smollm2.to_tokens(f"{place} is in", prepend_bos=False) for place in ("Paris", "London"))
+    right, wrong = (smollm2.to_single_token(text) for text in (" France", " England"))
+
+    def metric(logits):
+        return logits[0, -1, right] - logits[0, -1, wrong]
+
+    part, axes = getattr(theirs, name).keywords, getattr(theirs, name).keywords["index_axis_names"]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # no fallback to full forward passes
+        cache = smollm2.run_with_cache(clean)[1]
+        found = getattr(ours, name)(smollm2, corrupted, cache, metric)
+        cells = random.Random(0).sample([tuple(cell) for cell in torch.ones_like(found).nonzero().tolist()], 6)
+        rest = {key: value for key, value in part.items() if key != "index_axis_names"}
+        frame = pd.DataFrame(cells, columns=list(axes))
+        wanted = theirs.generic_activation_patch(smollm2, corrupted, cache, metric, **rest, index_df=frame)
+    gap = (torch.stack([found[cell] for cell in cells]) - wanted).abs().max()
+    assert float(gap) <= 1e-4 * float(found.max() - found.min())
