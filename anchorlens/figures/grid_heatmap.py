@@ -139,6 +139,10 @@ def _heading(results: Sequence[GridResult], quantity: str) -> str:
     return f"{names[quantity].format(config['metric'])}, {direction}{site}"
 
 
+def _groups(grid: Grid) -> str:
+    return f"{grid.n} group{'' if grid.n == 1 else 's'} of pairs"
+
+
 def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str) -> str:
     """Return what was patched and measured, and the meaning of colours and outlines."""
     config, grid = results[0].record["config"], grids[0]
@@ -150,7 +154,7 @@ def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str
     }[quantity]
     sites = " and ".join(str(one.record["config"]["site"]) for one in results)
     places = str(config["by"]).replace("head_position", "head and position")
-    shown = f"Mean over {grid.n} groups of pairs" if grid.pair == MEAN else f"Pair {grid.pair}"
+    shown = f"Mean over {_groups(grid)}" if grid.pair == MEAN else f"Pair {grid.pair}"
     parts = [
         f"Activations of {sites} of the {source} prompt are patched into the {target} prompt, at one layer and {places} at a time.",
         f"{shown}: {what}{f' ({grid.unit})' if grid.unit else ''}. The colour scale is centred at 0.",
@@ -161,7 +165,7 @@ def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str
 
 
 def _title(heading: str, grid: Grid) -> str:
-    pairs = f"mean over {grid.n} groups of pairs" if grid.pair == MEAN else f"pair {grid.pair}"
+    pairs = f"mean over {_groups(grid)}" if grid.pair == MEAN else f"pair {grid.pair}"
     parts = [pairs, *(["outlined: cells that stand"] if grid.stands.any() else []), *([grid.note] if grid.note else [])]
     about = escape("; ".join(parts), quote=False)
     return f'<b>{escape(heading, quote=False)}</b><br><span style="font-size:12px;color:#555555">{about}</span>'
