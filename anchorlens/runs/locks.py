@@ -18,48 +18,42 @@ from anchorlens.runs.jobs import Job
 _PATIENCE = 1.0
 
 
+class LockedError(RunError):
+    """Another process measures the run, or a job of it."""
+
+
 @contextmanager
 def lock_run(folder: Path, target: Path, job: Job | None) -> Iterator[None]:
-    """Hold the lock of a run, or of one of its jobs. Raise RunError if another process holds it."""
+    """Hold the lock of a run, or of one of its jobs. Raise LockedError if another process holds it."""
     whole = FileLock(folder / LOCK)
     lock = whole if job is None else FileLock(folder / f"{LOCK}-{job.name}")
     try:
-        _acquire(lock, folder)
-    except Timeout as why:
-        raise _lock_error(target if job is None else f"job {job} of {target}", lock) from why
-    except OSError as why:
-        raise RunError(f"{folder} cannot be written ({why.strerror}). Choose another path.") from why
-    try:
+        _acquire(whole, folder, str(target))
         if job is None and (jobs := running_jobs(folder)):
-            raise RunError(
-                f"Jobs {', '.join(map(str, jobs))} of {target} are running. Wait for them, stop them, or choose another path."
-            )
-        if job is not None:
-            try:
-                whole.acquire(timeout=_PATIENCE)
-            except Timeout as why:
-                raise _lock_error(target, whole) from why
+            names = ", ".join(map(str, jobs))
+            raise LockedError(f"Jobs {names} of {target} are running. Wait for them, stop them, or choose another path.")
+        if job is not None:  # taken while no process can hold, or clean up, the whole run
+            _acquire(lock, folder, f"job {job} of {target}")
             whole.release()
         yield
     finally:
         lock.release()
+        whole.release()
 
 
-def _acquire(lock: FileLock, folder: Path) -> None:
+def _acquire(lock: FileLock, folder: Path, what: str) -> None:
     """Acquire a lock in a folder that a process which ends may remove in between."""
     for tries_left in reversed(range(100)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=_PATIENCE)
             return
-        except (FileNotFoundError, FileExistsError):
-            if not tries_left:
-                raise
-
-
-def _lock_error(what: object, lock: FileLock) -> RunError:
-    fix = "Wait for it, stop it, or choose another path or job=."
-    return RunError(f"Another process is measuring {what} and holds {lock.lock_file}. {fix}")
+        except Timeout as why:
+            fix = "Wait for it, stop it, or choose another path or job=."
+            raise LockedError(f"Another process is measuring {what} and holds {lock.lock_file}. {fix}") from why
+        except OSError as why:
+            if not (tries_left and isinstance(why, FileNotFoundError | FileExistsError)):
+                raise RunError(f"{folder} cannot be written ({why.strerror}). Choose another path.") from why
 
 
 def running_jobs(folder: Path) -> list[Job]:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from anchorlens.runs.files import (
     remove_empty,
     remove_parts,
 )  # fmt: skip
-from anchorlens.runs.locks import is_held, lock_run
+from anchorlens.runs.locks import LockedError, is_held, lock_run
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 from anchorlens.runs.validation import LIST_TYPES, RUN, check_form, read_table
 
@@ -88,7 +89,8 @@ def restore_run(target: Path) -> None:
     parts = parts_of(target)
     if has_removed_parts(parts):
         check_parts(parts)
-        with lock_run(parts, target, None):
+        # A job that is about to write its record looks like parts whose removal was interrupted, and holds its lock.
+        with suppress(LockedError), lock_run(parts, target, None):
             if has_removed_parts(parts):
                 remove_parts(parts)
     for file in sorted(target.parent.iterdir()):

@@ -13,8 +13,9 @@ from anchorlens.errors import RunError
 from anchorlens.runs import files
 from anchorlens.runs.checksums import find_changed_files
 from anchorlens.runs.files import is_running, parts_of, process_tag, remove_parts
+from anchorlens.runs.jobs import Job
 from anchorlens.runs.journal import shards_in
-from anchorlens.runs.locks import lock_run
+from anchorlens.runs.locks import lock_run, running_jobs
 from anchorlens.runs.status import status_of
 from anchorlens.runs.store import check_target, read_record
 from tests.runs.test_journal import measure, whole
@@ -96,6 +97,18 @@ def test_files_of_a_process_that_holds_the_lock_stay(tmp_path):
         assert work.is_dir()
     check_target(tmp_path / "a")
     assert not work.exists()
+
+
+def test_a_job_that_has_no_record_yet_is_no_interrupted_removal(tmp_path):
+    """Two jobs that start at the same time: the parts hold nothing but the lock of the first."""
+    out = tmp_path / "a"
+    with lock_run(parts_of(out), out, Job(1, 3)):
+        check_target(out)
+        assert running_jobs(parts_of(out)) == [Job(1, 3)]
+        with lock_run(parts_of(out), out, Job(2, 3)):
+            assert running_jobs(parts_of(out)) == [Job(1, 3), Job(2, 3)]
+    check_target(out)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the start of a process is read from the clock")
