@@ -7,7 +7,7 @@ All tokens of a pass are in one flat table: the clean rows, then the lanes that 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -106,17 +106,18 @@ class AttentionGroup:
 
     @classmethod
     def make(
-        cls, starts: Sequence[int], ends: Sequence[int], prefix: int, base: Sequence[int] | None, reads: "ReadIndex | None" = None
-    ) -> "AttentionGroup":
+        cls, starts: Sequence[int], ends: Sequence[int], prefix: int, base: Sequence[int] | None,
+        tokens: Int[Tensor, "found"] | None = None,
+    ) -> "AttentionGroup":  # fmt: skip
         """Make a group of rows that cover positions ``starts`` to ``ends``, behind a prefix of ``prefix`` tokens.
 
-        ``base``: clean token at position ``prefix`` before each row, None for clean rows; ``reads``: queries, None for all tokens.
+        ``base``: clean token at position ``prefix`` before each row, None for clean rows; ``tokens``: queries, None for all.
         """
         begin, stop = torch.tensor(starts), torch.tensor(ends)
         first = (stop - begin).cumsum(0) - (stop - begin)  # token at the start of each row
         steps = torch.arange(int((stop - begin).max()))
         keys = first[:, None] + steps * (steps < (stop - begin)[:, None])
-        tokens = torch.arange(int((stop - begin).sum())) if reads is None else torch.tensor(reads.tokens, dtype=torch.long)
+        tokens = torch.arange(int((stop - begin).sum())) if tokens is None else tokens
         row = torch.bucketize(tokens, first, right=True) - 1
         count = row.bincount(minlength=len(first))
         slot = torch.arange(len(tokens)) - (count.cumsum(0) - count)[row]
@@ -192,6 +193,16 @@ class CellGroup:
     bases: tuple[int, ...]
     rows: tuple[int, ...]
     offsets: tuple[int, ...]
+
+    def of_reads(self, first: int, prefix: int, clean_slot: Int[Tensor, "clean_token"]) -> "CellGroup":
+        """Return the group of its reads, at token ``first`` of a lane; ``clean_slot``: new indices of clean tokens."""
+        tokens = list(self.reads.tokens)
+        attention = AttentionGroup.make(self.starts, self.ends, prefix, self.bases, torch.tensor(tokens, dtype=torch.long))
+        return replace(
+            self, attention=attention, first=first, stop=first + len(tokens),
+            join=tuple(clean_slot[[self.join[t] for t in tokens]].tolist()), positions=tuple(self.positions[t] for t in tokens),
+            reads=replace(self.reads, tokens=tuple(range(len(tokens)))),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -277,6 +288,17 @@ class PatchIndex:
     moved_at: Int[Tensor, "moved"]  # index into ``cell`` of each direction
     heads: Int[Tensor, "token"] | None = None  # head of z that is replaced by each given stream
 
+    def within(self, cell_slot: Int[Tensor, "cell_token"], clean_slot: Int[Tensor, "clean_token"]) -> "PatchIndex":
+        """Return the patches of a table with fewer tokens; each slot is the new index of a token, or -1."""
+        kept = cell_slot[self.cell] >= 0
+        order, given, moved = kept.cumsum(0) - 1, kept[self.streams_at], kept[self.moved_at]
+        return PatchIndex(
+            cell_slot[self.cell[kept]], torch.where(self.clean < 0, -1, clean_slot[self.clean])[kept],
+            None if self.streams is None else self.streams[:, given.to(self.streams.device)], order[self.streams_at[given]],
+            None if self.directions is None else self.directions[moved.to(self.directions.device)], clean_slot[self.moved[moved]],
+            order[self.moved_at[moved]], None if self.heads is None else self.heads[kept],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -285,6 +307,13 @@ class Cut:
     edges: Bool[Tensor, "row query key"]
     mode: str
     heads: Bool[Tensor, "head"]
+
+
+def _slots(tokens: Int[Tensor, "kept"], n: int) -> Int[Tensor, "token"]:
+    """Return the index of each of ``n`` tokens in ``tokens``; -1 if it is not there."""
+    out = torch.full((n,), -1)
+    out[tokens] = torch.arange(len(tokens))
+    return out
 
 
 @dataclass(frozen=True)
@@ -297,6 +326,35 @@ class Layout:
     group_of: tuple[int | None, ...] = ()  # for each swap or variant; None if it changes no row
     patches: PatchIndex | None = None
     cuts: tuple[Cut, ...] = ()  # one per cell group
+
+    def after_attention(self) -> "tuple[Layout, Int[Tensor, 'clean_token'], Int[Tensor, 'cell_token']]":
+        """Return the layout after the last attention: of tokens that are read, and of the sources of their patches.
+
+        Returns:
+            The layout, the clean tokens in it, and its tokens of a lane. Queries of its attention are these tokens only.
+        """
+        cell_tokens = torch.tensor([cells.first + t for cells in self.cell_groups for t in cells.reads.tokens], dtype=torch.long)
+        cell_slot = _slots(cell_tokens, self.cell_groups[-1].stop if self.cell_groups else 0)
+        patches, needed = self.patches, torch.tensor(self.reads.tokens, dtype=torch.long)
+        if patches is not None:
+            kept = cell_slot[patches.cell] >= 0
+            needed = torch.cat([needed, patches.clean[kept & (patches.clean >= 0)], patches.moved[kept[patches.moved_at]]])
+        clean_tokens = needed.unique()
+        clean_slot = _slots(clean_tokens, len(self.clean_rows.ids))
+        rows, prefix = self.clean_rows, len(self.clean_rows.prefix)
+        clean = replace(
+            rows, ids=rows.ids[clean_tokens], positions=rows.positions[clean_tokens],
+            attention=AttentionGroup.make([prefix] * len(rows.stops), rows.stops, prefix, None, clean_tokens),
+        )  # fmt: skip
+        groups: list[CellGroup] = []
+        for cells in self.cell_groups:
+            groups.append(cells.of_reads(groups[-1].stop if groups else 0, prefix, clean_slot))
+        reads = replace(self.reads, tokens=tuple(clean_slot[list(self.reads.tokens)].tolist()))
+        small = replace(
+            self, clean_rows=clean, reads=reads, cell_groups=tuple(groups),
+            patches=None if patches is None else patches.within(cell_slot, clean_slot),
+        )  # fmt: skip
+        return small, clean_tokens, cell_tokens
 
     @classmethod
     def clean(cls, rows: Sequence[tuple[int, ...]], prefix: int = 0) -> "Layout":

@@ -34,29 +34,34 @@ class Pass:
         self, adapter: Adapter, layout: Layout, lanes: Lanes, prefix: Prefix | None, *, site: str = "",
         read_sites: Mapping[int, str], keep: bool = False,
     ) -> None:  # fmt: skip
-        self.adapter, self.layout, self.prefix, self.site, self.read_sites = adapter, layout, prefix, site, read_sites
+        self.adapter, self.prefix, self.site, self.read_sites = adapter, prefix, site, read_sites
         # No lanes are needed if no row is changed.
         self.lanes = lanes if layout.cell_groups else Lanes((), (), (), ())
         self.top = adapter.n_layers - 1 if keep else max(read_sites)
-        self.n_clean, self.n_cell = len(layout.clean_rows.ids), layout.cell_groups[-1].stop if layout.cell_groups else 0
         self.n_lanes = 0
         self.states: dict[int, Float[Tensor, "cell read d_model"]] = {}
         shared = layout.clean_rows.prefix
         self.new_prefix = Prefix((*shared, *layout.clean_rows.ids.tolist()), [], []) if keep else None
         positions = [p for cells in layout.cell_groups for p in cells.positions]
         self.last_position = max([int(layout.clean_rows.positions.max()), *positions])
-        self.host_cells = torch.tensor(positions, dtype=torch.long)
-        self._place(adapter.device)
+        self._use(layout, adapter.device)
         self.x: Table = adapter.embed(_on(self.device, layout.clean_rows.ids), self.positions)
+
+    def _use(self, layout: Layout, device: torch.device) -> None:
+        """Use a layout from now on."""
+        self.layout = layout
+        self.n_clean, self.n_cell = len(layout.clean_rows.ids), layout.cell_groups[-1].stop if layout.cell_groups else 0
+        self._place(device)
 
     def _place(self, device: torch.device) -> None:
         """Move the index tensors to the device of the next block."""
         layout, patches = self.layout, self.layout.patches
         self.device = device
         self.positions = _on(device, layout.clean_rows.positions)
-        self.cell_positions = _on(device, self.host_cells)
+        positions = [p for cells in layout.cell_groups for p in cells.positions]
+        self.cell_positions = _on(device, torch.tensor(positions, dtype=torch.long))
         self.join = _on(device, torch.tensor([t for cells in layout.cell_groups for t in cells.join], dtype=torch.long))
-        self.groups = self._move_groups([layout.clean_rows.attention, *(cells.attention for cells in layout.cell_groups)])
+        self.groups = self._groups_of(layout)
         if patches is not None:
             self.cell, self.clean_token = _on(device, patches.cell), _on(device, patches.clean.clamp(min=0))
             self.given_streams = None if patches.streams is None else _on(device, patches.streams)
@@ -76,50 +81,61 @@ class Pass:
             self._place(block.device)
             self.x = self.x.to(block.device)
         site = self.read_sites.get(layer)
-        # In the last layer queries are needed at the read tokens only, unless patches after its attention need other tokens.
-        trim = layer == self.top and site == "resid_post" and self.site in ("resid_pre", "")
-        streams, out = self._layer(block, self.x, site, on_progress, trim=trim)
+        streams, out = self._layer(block, self.x, site, on_progress)
         if site is not None:
-            self.states[layer] = self._gather_reads(streams, trimmed=trim)
+            self.states[layer] = self._gather_reads(streams)
         self.x = out if layer < self.top else out[:0]
 
-    def _layer(self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress, *, trim: bool) -> tuple[Table, Table]:
+    def _layer(self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress) -> tuple[Table, Table]:
         """Run one block and return the streams at site ``read_site`` and after the block."""
         layer, site = block.layer, self.site
         if site in ("resid_pre", ""):
             (x,) = self._append_lanes(layer, x)
             self._patch(layer, x)
-        streams = x
-        z = self._attention(block, x, on_progress, trim=trim)
+        if layer == self.top and read_site == "resid_post":
+            # Behind the last keys and values, only the tokens that are read matter.
+            layout, clean_tokens, cell_tokens = self.layout.after_attention()
+            z = self._attention(block, x, on_progress, self._groups_of(layout))
+            lanes = self.n_clean + self.n_cell * torch.arange(self.n_lanes)[:, None] + cell_tokens
+            x = x[_on(self.device, torch.cat([clean_tokens, lanes.flatten()]))]
+            self._use(layout, self.device)
+        else:
+            z = self._attention(block, x, on_progress, self.groups)
         if z is None:
             return x, x
         if site == "z":
             x, z = self._append_lanes(layer, x, z)
             self._patch_heads(layer, z)
-        attn = block.attn_out(z)
         on_progress(0.0)
-        if trim:
-            x = x[self._read_tokens(self.n_lanes)]
+        if site in ("attn_out", "resid_mid", "mlp_out") or read_site not in (None, "resid_post"):
+            streams, out = self._finish(block, x, z, read_site)
+        else:
+            streams, out = x, block.finish(x, z)
+        if site == "resid_post":
+            (out,) = self._append_lanes(layer, out)
+            self._patch(layer, out)
+        return out if read_site == "resid_post" else streams, out
+
+    def _finish(self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], read_site: str | None) -> tuple[Table, Table]:
+        """Run a block behind its attention, and return the streams at site ``read_site``, or else before it, and after the block."""
+        layer, site = block.layer, self.site
+        attn = block.attn_out(z)
         if site == "attn_out":
             x, attn = self._append_lanes(layer, x, attn)
             self._patch(layer, attn)
-        streams = attn if read_site == "attn_out" else streams
+        streams = attn if read_site == "attn_out" else x
         mid = x + attn
         if site == "resid_mid":
             (mid,) = self._append_lanes(layer, mid)
             self._patch(layer, mid)
         streams = mid if read_site == "resid_mid" else streams
-        out, mlp = mid, block.mlp_out(x if block.parallel else mid)
-        if mlp is not None:
-            if site == "mlp_out":
-                mid, mlp = self._append_lanes(layer, mid, mlp)
-                self._patch(layer, mlp)
-            streams = mlp if read_site == "mlp_out" else streams
-            out = mid + mlp
-        if site == "resid_post":
-            (out,) = self._append_lanes(layer, out)
-            self._patch(layer, out)
-        return out if read_site == "resid_post" else streams, out
+        mlp = block.mlp_out(x if block.parallel else mid)
+        if mlp is None:
+            return streams, mid
+        if site == "mlp_out":
+            mid, mlp = self._append_lanes(layer, mid, mlp)
+            self._patch(layer, mlp)
+        return mlp if read_site == "mlp_out" else streams, mid + mlp
 
     def _append_lanes(self, layer: int, *tables: Tensor) -> tuple[Tensor, ...]:
         """Append the lanes that start at this layer, as copies of the clean rows or of the first lane."""
@@ -167,13 +183,12 @@ class Pass:
         starts = self.n_clean + self.n_cell * torch.arange(n_lanes)[:, None]
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
 
-    def _gather_reads(self, streams: Tokens, *, trimmed: bool) -> Float[Tensor, "cell read d_model"]:
+    def _gather_reads(self, streams: Tokens) -> Float[Tensor, "cell read d_model"]:
         """Return the states of all reads, clean cell first; a read that a change cannot reach has its clean state."""
         reads, cell_groups = self.layout.reads, self.layout.cell_groups
         # Lanes that were appended after the read site, in the same layer, are not in ``streams``.
-        present = self.n_lanes if trimmed or not self.n_cell else (len(streams) - self.n_clean) // self.n_cell
-        if not trimmed:
-            streams = streams[self._read_tokens(present)]
+        present = (len(streams) - self.n_clean) // self.n_cell if self.n_cell else self.n_lanes
+        streams = streams[self._read_tokens(present)]
         n_base, n_lanes = len(reads.tokens), len(self.lanes.start)
         clean = streams[:n_base][_on(self.device, reads.of)]
         out = repeat(clean, "read d_model -> cell read d_model", cell=1 + len(cell_groups) * n_lanes).clone()
@@ -187,11 +202,10 @@ class Pass:
             at += len(cells.reads.tokens)
         return out
 
-    def _attention(self, block: Block, x: Table, on_progress: OnProgress, *, trim: bool) -> Float[Tensor, "_ head d_head"] | None:
-        """Compute the heads' output z [token head d_head] of every token, or with ``trim`` of the read tokens only.
-
-        Returns None in the last block of a pass that computes a prefix.
-        """
+    def _attention(
+        self, block: Block, x: Table, on_progress: OnProgress, groups: "Sequence[_DeviceGroup]"
+    ) -> Float[Tensor, "_ head d_head"] | None:
+        """Compute the heads' output z of the queries; None in the last block of a pass that computes a prefix."""
         q, k, v = block.project(x)
         n, lanes = self.n_clean, (self.n_lanes, self.n_cell)
         angles, at_cells = block.angles(self.positions), block.angles(self.cell_positions)
@@ -201,8 +215,7 @@ class Pass:
             if block.layer == self.top:
                 return None
         base_q, base_k, base_v = _wide(base_q).div_(block.scale), _wide(base_k), _wide(base_v)
-        groups = self._make_read_groups() if trim else self.groups
-        sizes = [len(group.query_slots) for group in groups]
+        sizes = [group.n_found for group in groups]
         out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
         out[: sizes[0]] = self._attend(block, groups[0], base_q[None], base_k[None], base_v[None], base_k, base_v)[0]
         if not self.n_lanes:
@@ -213,7 +226,7 @@ class Pass:
         in_lanes = out[sizes[0] :].view(self.n_lanes, sum(sizes[1:]), *q.shape[1:])
         at = 0
         for cells, group in zip(self.layout.cell_groups, groups[1:], strict=True):
-            tokens, size = slice(cells.first, cells.stop), len(group.query_slots)
+            tokens, size = slice(cells.first, cells.stop), group.n_found
             in_lanes[:, at : at + size] = self._attend(
                 block, group, cell_q[:, tokens], cell_k[:, tokens], cell_v[:, tokens], base_k, base_v
             )
@@ -230,18 +243,12 @@ class Pass:
         self.new_prefix.keys.append(torch.cat(keys))
         self.new_prefix.values.append(torch.cat(values))
 
-    def _make_read_groups(self) -> "list[_DeviceGroup]":
-        """Return groups whose queries are the read tokens only."""
-        clean, cell_groups = self.layout.clean_rows, self.layout.cell_groups
-        prefix = len(clean.prefix)
-        groups = [AttentionGroup.make([prefix] * len(clean.stops), clean.stops, prefix, None, self.layout.reads)]
-        groups += [AttentionGroup.make(p.starts, p.ends, prefix, p.bases, p.reads) for p in cell_groups]
-        return self._move_groups(groups)
-
-    def _move_groups(self, groups: Sequence[AttentionGroup]) -> "list[_DeviceGroup]":
-        """Move groups to the device, with the cuts of their cells."""
-        cuts = self.layout.cuts
-        return [_DeviceGroup(group, self.device, cuts[i - 1] if i and cuts else None) for i, group in enumerate(groups)]
+    def _groups_of(self, layout: Layout) -> "list[_DeviceGroup]":
+        """Return the attention groups of a layout on the device, with the cuts of their cells."""
+        groups = [layout.clean_rows.attention, *(cells.attention for cells in layout.cell_groups)]
+        return [
+            _DeviceGroup(group, self.device, layout.cuts[i - 1] if i and layout.cuts else None) for i, group in enumerate(groups)
+        ]
 
     def _attend(
         self, block: Block, group: "_DeviceGroup", q: Float[Tensor, "lane token head d_head"],
@@ -256,11 +263,11 @@ class Pass:
         rep = q.shape[-2] // kv
         sizes = {"row": n_rows, "kv": kv, "rep": rep}
         queries = rearrange(
-            q[:, group.queries],
+            _take(q, group.queries),
             "lane (row query) (kv rep) d_head -> kv row lane (query rep) d_head", query=width, **sizes,
         )  # fmt: skip
-        own_k = rearrange(k[:, group.keys], "lane (row key) kv d_head -> kv row lane d_head key", row=n_rows)
-        own_v = rearrange(v[:, group.keys], "lane (row key) kv d_head -> kv row lane key d_head", row=n_rows)
+        own_k = rearrange(_take(k, group.keys), "lane (row key) kv d_head -> kv row lane d_head key", row=n_rows)
+        own_v = rearrange(_take(v, group.keys), "lane (row key) kv d_head -> kv row lane key d_head", row=n_rows)
         flat = rearrange(queries, "kv row lane query d_head -> kv row (lane query) d_head")
         shared: list[Tensor] = []  # values of keys that lanes share, [kv row key d_head] or [kv key d_head]
         scores: list[Tensor] = []
@@ -288,9 +295,8 @@ class Pass:
             else:
                 part = rearrange(together @ values, "kv row (lane query) d -> kv row lane query d", lane=len(q))
             out += part
-        return rearrange(
-            out, "kv row lane (query rep) d_head -> lane (row query) (kv rep) d_head", rep=rep
-        )[:, group.query_slots]  # fmt: skip
+        out = rearrange(out, "kv row lane (query rep) d_head -> lane (row query) (kv rep) d_head", rep=rep)
+        return _take(out, group.query_slots)
 
     def _weights(self, block: Block, group: "_DeviceGroup", scores: list[Tensor], kv: int, rep: int) -> tuple[Tensor, ...]:
         """Compute attention weights by a softmax over all keys, split into the parts of ``scores``; empties ``scores``."""
@@ -335,8 +341,11 @@ class _DeviceGroup:
         self.group, self.device, self.cut = group, device, cut
         self.n_rows, self.n_queries = group.queries.shape
         self.n_base = group.base.shape[1]
-        self.keys, self.queries = _on(device, group.keys.reshape(-1)), _on(device, group.queries.reshape(-1))
-        self.query_slots, self.base = _on(device, group.query_slots), _on(device, group.base.reshape(-1))
+        self.n_found = len(group.query_slots)
+        # None: all tokens in their order, as where all rows have the same length.
+        self.keys = self._index(group.keys, group.keys.numel())
+        self.queries = self._index(group.queries, group.keys.numel())
+        self.query_slots, self.base = self._index(group.query_slots, group.queries.numel()), _on(device, group.base.reshape(-1))
         self._exclusion: dict[int | None, Tensor | None] = {}
         self.edges, self.heads = torch.empty(0), torch.empty(0)
         if cut is not None:
@@ -345,6 +354,11 @@ class _DeviceGroup:
             edges = cut.edges[rows, group.query_positions[:, :, None], keys[:, None, :]] & group.is_key[:, None, :]
             self.edges = _on(device, rearrange(edges, "row query key -> 1 row 1 query 1 key"))
             self.heads = _on(device, cut.heads)
+
+    def _index(self, tokens: Int[Tensor, "*slot"], n: int) -> Int[Tensor, "_"] | None:
+        """Return an index on the device; None if it selects all of ``n`` tokens in order."""
+        flat = tokens.reshape(-1)
+        return None if torch.equal(flat, torch.arange(n)) else _on(self.device, flat)
 
     @cached_property
     def distance(self) -> Int[Tensor, "1 row 1 query 1 key"]:
@@ -360,6 +374,10 @@ class _DeviceGroup:
                 None if mask is None else _on(self.device, rearrange(~mask, "row query key -> 1 row 1 query 1 key"))
             )
         return self._exclusion[window]
+
+
+def _take(table: Float[Tensor, "lane token head d_head"], index: Int[Tensor, "_"] | None) -> Float[Tensor, "lane _ head d_head"]:
+    return table if index is None else table[:, index]
 
 
 def _wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token head d_head"]:

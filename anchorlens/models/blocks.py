@@ -87,6 +87,15 @@ class Block(ABC):
     def mlp_out(self, x: Tokens) -> Tokens | None:
         """Compute the MLP output that is added to the residual stream; None for blocks without an MLP."""
 
+    def finish(self, x: Tokens, z: Heads) -> Tokens:
+        """Compute the streams after the block in slices of tokens that stay in the cache; ``x``: streams before it."""
+        size, out = MLP_SLICE.get(x.device.type, 512), torch.empty_like(x)
+        for stream, heads, at in zip(x.split(size), z.split(size), out.split(size), strict=True):
+            mid = stream + self.attn_out(heads)
+            mlp = self.mlp_out(stream if self.parallel else mid)
+            _ = at.copy_(mid) if mlp is None else torch.add(mid, mlp, out=at)
+        return out
+
     def rotate_(self, x: Float[Tensor, "*token head d_head"], angles: Angles | None) -> Tensor:
         """Rotate queries or keys in place."""
         if angles is None:
@@ -97,9 +106,11 @@ class Block(ABC):
             one, two = slice(0, width, 2), slice(1, width, 2)
         else:
             one, two = slice(0, width // 2), slice(width // 2, width)
-        first = torch.addcmul(x[..., one] * cos[..., one], x[..., two], sin[..., one], value=-1)
-        second = torch.addcmul(x[..., two] * cos[..., two], x[..., one], sin[..., two])
-        x[..., one], x[..., two] = first, second
+        left, right = x[..., one], x[..., two]
+        # In place where possible: new tensors of this size take longer than the arithmetic.
+        turned = (left * cos[..., one]).addcmul_(right, sin[..., one], value=-1)
+        right.mul_(cos[..., two]).addcmul_(left, sin[..., two])
+        left.copy_(turned)
         return x
 
 
@@ -133,7 +144,9 @@ def norm(
     dtype, shape = x.dtype, x.shape[-1:]
     wide = x if dtype in (torch.float32, torch.float64) else x.float()
     if not centred:
-        out = F.rms_norm(wide, shape, None, eps).to(dtype)
+        # Faster than F.rms_norm on a CPU, which stores the squares.
+        square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(shape[0])
+        out = (wide * square.add_(eps).rsqrt_()).to(dtype)
         return out if weight is None else out.mul_(weight)
     out = F.layer_norm(wide, shape, None, None, eps).to(dtype)
     if weight is None:

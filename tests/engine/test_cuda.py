@@ -147,7 +147,7 @@ def test_a_common_prefix_waits_for_nothing_and_rows_share_their_launches(tiny_mo
         launches.append(gpu.launches)
         assert early(gpu.waits) == []
         assert (cone._prefix is not None) is (lead > 0)
-    assert lead or launches[1] == launches[2] > 0
+    assert lead or 0 < launches[2] <= launches[1]  # lengths that differ take an index more
 
 
 @pytest.mark.parametrize("family", fast(["gemma3"], FAMILIES))

@@ -66,7 +66,7 @@ def test_what_is_computed_and_that_the_numbers_are_the_references(steps, monkeyp
 
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])
 def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
-    """Unless what is changed there stands behind its attention."""
+    """Also if the patch acts after the attention."""
     adapter, asked, right = adapter_of("llama"), [], HookedBlock.attn_out
 
     def attn_out(block, z):
@@ -78,7 +78,7 @@ def test_the_last_layer_asks_only_for_what_is_read(site, monkeypatch):
     joined = 2 * (OWN - 1)
     runs = 2 * OWN + 2
     before = runs + joined if site == "resid_pre" else runs
-    assert asked == [runs, before, 2 + 2 if site == "resid_pre" else runs + joined]
+    assert asked == [runs, before, 2 + 2]
 
 
 def test_after_begin_the_same_batches_give_the_same_bits_whatever_came_before():
