@@ -142,12 +142,12 @@ def swapped(cone, rows, lead):
 def test_a_common_prefix_waits_for_nothing_and_rows_share_their_launches(tiny_model, lead):
     """Alone in its own pass, or in that of the rows."""
     cone, launches = copied(tiny_model, "llama")[0], []
-    for rows in (2, 3, 12):
+    for rows in (2, 6, 12):  # even: the middle one of an odd number is its own donor, and its cells are shorter
         gpu = swapped(cone, rows, lead)
         launches.append(gpu.launches)
         assert early(gpu.waits) == []
         assert (cone._prefix is not None) is (lead > 0)
-    assert lead or 0 < launches[2] <= launches[1]  # lengths that differ take an index more
+    assert lead or launches[1] == launches[2] > 0
 
 
 @pytest.mark.parametrize("family", fast(["gemma3"], FAMILIES))
