@@ -3,7 +3,7 @@
 A :class:`Pass` runs one block at a time, so several passes can share a layer: streamed weights are read once for all of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -20,6 +20,8 @@ from anchorlens.models.devices import half_on_cpu
 Tokens = Float[Tensor, "token d_model"]
 # Streams whose number of tokens changes within a function.
 Table = Float[Tensor, "_ d_model"]
+# Sites of a block behind attention, in order of computation.
+_BEHIND = ("z", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
 class Pass:
@@ -45,7 +47,8 @@ class Pass:
         positions = [p for cells in layout.cell_groups for p in cells.positions]
         self.last_position = max([int(layout.clean_rows.positions.max()), *positions])
         self._use(layout, adapter.device)
-        self.x: Table = adapter.embed(_on(self.device, layout.clean_rows.ids), self.positions)
+        x = adapter.embed(_on(self.device, layout.clean_rows.ids), self.positions)
+        self.x: Table = self._append_lanes(-1, x, len(x))
 
     def _use(self, layout: Layout, device: torch.device) -> None:
         """Use a layout from now on."""
@@ -69,6 +72,9 @@ class Pass:
             self.directions = None if patches.directions is None else _on(device, patches.directions)
             self.moved, self.moved_cells = _on(device, patches.moved), _on(device, patches.moved_at)
             self.heads = None if patches.heads is None else _on(device, patches.heads)
+            # Only in z a token may be patched several times: in several heads.
+            patched, entry = patches.cell.unique(return_inverse=True) if self.site == "z" else (patches.cell, patches.cell)
+            self.patched, self.entry = _on(device, patched), _on(device, entry)
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
@@ -80,20 +86,21 @@ class Pass:
         if block.device != self.device:
             self._place(block.device)
             self.x = self.x.to(block.device)
-        site = self.read_sites.get(layer)
-        streams, out = self._layer(block, self.x, site, on_progress)
-        if site is not None:
-            self.states[layer] = self._gather_reads(streams)
-        self.x = out if layer < self.top else out[:0]
-
-    def _layer(self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress) -> tuple[Table, Table]:
-        """Run one block and return the streams at site ``read_site`` and after the block."""
-        layer, site = block.layer, self.site
-        if site in ("resid_pre", ""):
-            (x,) = self._append_lanes(layer, x)
+        x, site = self.x, self.read_sites.get(layer)
+        self.x = x[:0]
+        if self.site == "resid_pre":
             self._patch(layer, x)
-        if layer == self.top and read_site == "resid_post":
+        if site == "resid_pre":
+            self.states[layer] = self._gather_reads(x[self._read_tokens(self.n_lanes)])
+        if site != "resid_pre" or layer < self.top:
+            self._run_block(block, x, site, on_progress)
+
+    def _run_block(self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress) -> None:
+        """Run one block on the streams before it, and keep the streams after it and the states at ``read_site``."""
+        layer, wanted = block.layer, "resid_post"
+        if layer == self.top and read_site is not None:
             # Behind the last keys and values, only the tokens that are read matter.
+            wanted = read_site
             layout, clean_tokens, cell_tokens = self.layout.after_attention()
             z = self._attention(block, x, on_progress, self._groups_of(layout))
             lanes = self.n_clean + self.n_cell * torch.arange(self.n_lanes)[:, None] + cell_tokens
@@ -102,79 +109,109 @@ class Pass:
         else:
             z = self._attention(block, x, on_progress, self.groups)
         if z is None:
-            return x, x
-        if site == "z":
-            x, z = self._append_lanes(layer, x, z)
-            self._patch_heads(layer, z)
+            return
         on_progress(0.0)
-        if site in ("attn_out", "resid_mid", "mlp_out") or read_site not in (None, "resid_post"):
-            streams, out = self._finish(block, x, z, read_site)
-        else:
-            streams, out = x, block.finish(x, z)
+        if layer < self.top and read_site not in (None, "resid_pre", "resid_post"):
+            tokens = self._read_tokens(self.n_lanes)
+            self.states[layer] = self._gather_reads(self._stream_at(block, x[tokens], z[tokens], read_site))
+        n, old = len(x), self.n_lanes
+        out = block.finish(x, z, self._room(layer)) if wanted == "resid_post" else self._stream_at(block, x, z, wanted)
+        out = self._append_lanes(layer, out, n)
+        self._patch_behind(block, x, z, out, wanted, old)
+        if wanted == read_site or (read_site == "resid_post" and layer < self.top):
+            self.states[layer] = self._gather_reads(out[self._read_tokens(self.n_lanes)])
+        self.x = out if layer < self.top else out[:0]
+
+    @staticmethod
+    def _stream_at(
+        block: Block, x: Tokens, z: Float[Tensor, "token head d_head"], wanted: str, site: str = "", values: Tokens | None = None
+    ) -> Tokens:
+        """Return the streams at a site behind attention, with those at ``site`` replaced by ``values``; ``x``: before the block."""
         if site == "resid_post":
-            (out,) = self._append_lanes(layer, out)
-            self._patch(layer, out)
-        return out if read_site == "resid_post" else streams, out
-
-    def _finish(self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], read_site: str | None) -> tuple[Table, Table]:
-        """Run a block behind its attention, and return the streams at site ``read_site``, or else before it, and after the block."""
-        layer, site = block.layer, self.site
-        attn = block.attn_out(z)
-        if site == "attn_out":
-            x, attn = self._append_lanes(layer, x, attn)
-            self._patch(layer, attn)
-        streams = attn if read_site == "attn_out" else x
-        mid = x + attn
-        if site == "resid_mid":
-            (mid,) = self._append_lanes(layer, mid)
-            self._patch(layer, mid)
-        streams = mid if read_site == "resid_mid" else streams
-        mlp = block.mlp_out(x if block.parallel else mid)
+            assert values is not None
+            return values
+        mid = values if site == "resid_mid" else None
+        if mid is None:
+            attn = values if site == "attn_out" else None
+            attn = block.attn_out(z) if attn is None else attn
+            if wanted == "attn_out":
+                return attn
+            mid = x + attn
+        if wanted == "resid_mid":
+            return mid
+        mlp = values if site == "mlp_out" else block.mlp_out(x if block.parallel else mid)
         if mlp is None:
-            return streams, mid
-        if site == "mlp_out":
-            mid, mlp = self._append_lanes(layer, mid, mlp)
-            self._patch(layer, mlp)
-        return mlp if read_site == "mlp_out" else streams, mid + mlp
+            return mid
+        return mlp if wanted == "mlp_out" else mid + mlp
 
-    def _append_lanes(self, layer: int, *tables: Tensor) -> tuple[Tensor, ...]:
-        """Append the lanes that start at this layer, as copies of the clean rows or of the first lane."""
-        new = self.lanes.count_lanes(layer) - self.n_lanes
-        if new == 0:
-            return tables
-        forked = self.lanes.forked and self.n_lanes > 0
-        self.n_lanes += new
+    def _room(self, layer: int) -> int:
+        """Return the number of tokens of the lanes that are appended behind block ``layer``.
 
-        def append(table: Tensor) -> Tensor:
+        Lanes with patches behind attention are appended where they start, others after the block before; -1 is the embedding.
+        """
+        starting = layer if self.site in _BEHIND else min(layer + 1, self.top)
+        return (self.lanes.count_lanes(starting) - self.n_lanes) * self.n_cell
+
+    def _append_lanes(self, layer: int, table: Table, n: int) -> Table:
+        """Append lanes to the first ``n`` tokens, which may have room behind them: copies of the clean rows or the first lane."""
+        room = self._room(layer)
+        if room:
+            table = table if len(table) > n else torch.cat([table, table.new_empty(room, *table.shape[1:])])
+            forked = self.lanes.forked and self.n_lanes > 0
             lane = table[self.n_clean : self.n_clean + self.n_cell] if forked else table[self.join]
-            return torch.cat([table, *[lane] * new])
+            table[n:].view(-1, *lane.shape)[:] = lane
+            self.n_lanes += room // self.n_cell
+        return table
 
-        return tuple(append(table) for table in tables)
-
-    def _patch(self, layer: int, table: Tokens) -> None:
-        """Replace the patched tokens of the lanes whose window contains this layer."""
+    def _patch(self, layer: int, x: Tokens) -> None:
+        """Replace the streams of patched tokens before a block, in the lanes whose window contains it."""
         ranges = self.lanes.active_ranges(layer)
         if self.layout.patches is None or not ranges:
             return
-        cells = table[self.n_clean :].view(self.n_lanes, self.n_cell, -1)
-        values = table[self.clean_token]
-        if self.given_streams is not None:
-            values[self.given_cells] = self.given_streams[layer].to(values.dtype)
-        if self.directions is not None:
-            wide = torch.promote_types(values.dtype, torch.float32)
-            base, donor = table[self.moved].to(wide), values[self.moved_cells].to(wide)
-            values[self.moved_cells] = (base + self.directions * (donor - base).norm(dim=-1, keepdim=True)).to(values.dtype)
+        cells = x[self.n_clean :].view(self.n_lanes, self.n_cell, -1)
+        values = self._patched_streams(layer, lambda tokens: x[tokens])
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
 
-    def _patch_heads(self, layer: int, z: Float[Tensor, "_ head d_head"]) -> None:
-        """Replace the patched heads' outputs of the lanes whose window contains this layer."""
-        if self.layout.patches is None or self.given_streams is None or self.heads is None:
+    def _patch_behind(
+        self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], out: Table, wanted: str, n_old: int
+    ) -> None:
+        """Replace the streams ``out`` of patched tokens in the lanes whose window contains a block: those at site ``wanted``.
+
+        ``x``, ``z``: streams before the block, and heads' output, of the clean rows and of the first ``n_old`` lanes. The others
+        start here, so that their other tokens equal the clean rows.
+        """
+        site, layer = self.site, block.layer
+        if self.layout.patches is None or not len(self.patched) or site not in _BEHIND[: _BEHIND.index(wanted) + 1]:
             return
-        cells = z[self.n_clean :].view(self.n_lanes, self.n_cell, *z.shape[1:])
-        values = self.given_streams[layer].to(z.dtype)
         for first, stop in self.lanes.active_ranges(layer):
-            cells[first:stop, self.cell, self.heads] = values
+            lanes = _on(self.device, torch.arange(first, stop))[:, None]
+            tokens = self.n_clean + lanes * self.n_cell + self.patched
+            own = torch.where(lanes < n_old, tokens, self.join[self.patched]).flatten()
+            streams, heads, values = x[own], z[own], None
+            if site == "z":
+                assert self.given_streams is not None
+                table = heads.view(*tokens.shape, *z.shape[1:])
+                table[:, self.entry, self.heads] = self.given_streams[layer].to(z.dtype)
+            else:
+                values = self._patched_streams(
+                    layer, lambda at: out[at] if site == wanted else self._stream_at(block, x[at], z[at], site)
+                ).repeat(len(lanes), 1)
+            out[tokens.flatten()] = self._stream_at(block, streams, heads, wanted, site, values)
+
+    def _patched_streams(self, layer: int, at: Callable[[Int[Tensor, "token"]], Tokens]) -> Tokens:
+        """Return the streams that replace those of patched tokens; ``at``: clean tokens -> their streams at the site."""
+        given = self.given_streams
+        if given is not None and given.shape[1] == len(self.cell) and self.directions is None:
+            return given[layer].to(self.x.dtype)
+        values = at(self.clean_token)
+        if given is not None:
+            values[self.given_cells] = given[layer].to(values.dtype)
+        if self.directions is not None:
+            wide = torch.promote_types(values.dtype, torch.float32)
+            base, donor = at(self.moved).to(wide), values[self.moved_cells].to(wide)
+            values[self.moved_cells] = (base + self.directions * (donor - base).norm(dim=-1, keepdim=True)).to(values.dtype)
+        return values
 
     def _read_tokens(self, n_lanes: int) -> Int[Tensor, "token"]:
         """Return the flat tokens that are read: of the clean rows, then of ``n_lanes`` lanes."""
@@ -184,12 +221,12 @@ class Pass:
         return _on(self.device, torch.cat([base, (starts + lane).reshape(-1)]))
 
     def _gather_reads(self, streams: Tokens) -> Float[Tensor, "cell read d_model"]:
-        """Return the states of all reads, clean cell first; a read that a change cannot reach has its clean state."""
+        """Return the states of all reads, clean cell first; a read that a change cannot reach has its clean state.
+
+        ``streams``: those of :meth:`_read_tokens`.
+        """
         reads, cell_groups = self.layout.reads, self.layout.cell_groups
-        # Lanes that were appended after the read site, in the same layer, are not in ``streams``.
-        present = (len(streams) - self.n_clean) // self.n_cell if self.n_cell else self.n_lanes
-        streams = streams[self._read_tokens(present)]
-        n_base, n_lanes = len(reads.tokens), len(self.lanes.start)
+        n_base, n_lanes, present = len(reads.tokens), len(self.lanes.start), self.n_lanes
         clean = streams[:n_base][_on(self.device, reads.of)]
         out = repeat(clean, "read d_model -> cell read d_model", cell=1 + len(cell_groups) * n_lanes).clone()
         width = sum(len(cells.reads.tokens) for cells in cell_groups)

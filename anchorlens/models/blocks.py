@@ -87,10 +87,13 @@ class Block(ABC):
     def mlp_out(self, x: Tokens) -> Tokens | None:
         """Compute the MLP output that is added to the residual stream; None for blocks without an MLP."""
 
-    def finish(self, x: Tokens, z: Heads) -> Tokens:
-        """Compute the streams after the block in slices of tokens that stay in the cache; ``x``: streams before it."""
-        size, out = MLP_SLICE.get(x.device.type, 512), torch.empty_like(x)
-        for stream, heads, at in zip(x.split(size), z.split(size), out.split(size), strict=True):
+    def finish(self, x: Tokens, z: Heads, room: int = 0) -> Float[Tensor, "_ d_model"]:
+        """Compute the streams after the block in slices of tokens that stay in the cache; ``x``: streams before it.
+
+        ``room``: number of tokens for which memory is added at the end.
+        """
+        size, out = MLP_SLICE.get(x.device.type, 512), x.new_empty(len(x) + room, x.shape[1])
+        for stream, heads, at in zip(x.split(size), z.split(size), out[: len(x)].split(size), strict=True):
             mid = stream + self.attn_out(heads)
             mlp = self.mlp_out(stream if self.parallel else mid)
             _ = at.copy_(mid) if mlp is None else torch.add(mid, mlp, out=at)
