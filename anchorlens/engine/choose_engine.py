@@ -6,7 +6,7 @@ Both are compared on a short row at the start of every sweep, because a live mod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.cone import ConeEngine
@@ -56,22 +56,28 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
-    cone = check_cone(adapter, ids, logits, sites)
-    if not isinstance(cone, str):
+    reason = find_unsupported(adapter, sites)
+    cone = ConeEngine(adapter) if reason is None else None
+    reason = reason if cone is None else _difference(cone, ids, logits)
+    if cone is not None and reason is None:
         return cone
-    warn(f"The cone engine cannot be used: {cone}. The slower reference engine is used instead.")
-    return ReferenceEngine(adapter, cone)
+    warn(f"The cone engine cannot be used: {reason}. The slower reference engine is used instead.")
+    return ReferenceEngine(adapter, reason or "")
 
 
-def check_cone(
-    adapter: Adapter, ids: Int[Tensor, "pos"], logits: Float[Tensor, "pos d_vocab"], sites: Sequence[SiteLike] = ()
-) -> ConeEngine | str:
-    """Return the cone engine, or the reason why it cannot be used; ``logits``: those of the model's forward pass on ``ids``."""
+def find_unsupported(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:
+    """Return the reason why the cone engine cannot be used with a model and sites that are read or changed; None if it can."""
     reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
     if reason is None and any(not isinstance(site, str) or site not in (*SITES, *HEAD_SITES) for site in sites):
-        reason = "a custom site is read or changed"
-    cone = ConeEngine(adapter) if reason is None else None
-    return reason or "" if cone is None else _difference(cone, ids, logits) or cone
+        return "a custom site is read or changed"
+    return reason
+
+
+def describe_failure(why: Exception) -> str:
+    """Describe an error of a cone pass; raise it again if it is none of those that a model's own parts cause."""
+    if not isinstance(why, _FORWARD_ERRORS) or isinstance(why, InputError) or out_of_memory(why):
+        raise why
+    return f"{type(why).__name__}: {_first_line(why)}"
 
 
 def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:
@@ -80,9 +86,7 @@ def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_voca
     try:
         gap = _gap(cone.adapter, cone.last_stream(tokens)[0], logits)
     except _FORWARD_ERRORS as why:  # the model itself may run them
-        if out_of_memory(why):
-            raise
-        return f"it cannot run a trial row ({type(why).__name__}: {_first_line(why)})"
+        return f"it cannot run a trial row ({describe_failure(why)})"
     return None if gap <= _tolerance(cone.adapter) else f"on a trial row it differs from the model by {_format_gap(gap)}"
 
 

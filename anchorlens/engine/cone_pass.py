@@ -173,9 +173,7 @@ class Pass:
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
 
-    def _patch_behind(
-        self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], out: Table, wanted: str, n_old: int
-    ) -> None:
+    def _patch_behind(self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], out: Table, wanted: str, n_old: int) -> None:
         """Replace the streams ``out`` of patched tokens in the lanes whose window contains a block: those at site ``wanted``.
 
         ``x``, ``z``: streams before the block, and heads' output, of the clean rows and of the first ``n_old`` lanes. The others

@@ -17,10 +17,11 @@ def find_reads(metric: Metric, logits: Float[Tensor, "batch pos d_vocab"]) -> li
     """Return the positions whose logits change the metric: each is replaced in turn by shuffled, noisy logits and restored."""
     before, reads = torch.as_tensor(metric(logits)), list[int]()
     generator = torch.Generator().manual_seed(0)
+    draws = [_draw(logits[:, 0], generator) for _ in range(_DRAWS)]
     for p in range(logits.shape[1]):
         kept = logits[:, p].clone()
-        for _ in range(_DRAWS):
-            logits[:, p] = _other(kept, generator)
+        for order, noise in draws:
+            logits[:, p] = _other(kept, order, noise)
             if not torch.equal(torch.as_tensor(metric(logits)), before):
                 reads.append(p)
                 break
@@ -52,14 +53,18 @@ def find_tokens(metric: Metric, logits: Float[Tensor, "batch pos d_vocab"], posi
     with torch.no_grad():
         for _ in range(_DRAWS):
             changed = logits.clone()
-            changed[:, at] = torch.where(is_read, changed[:, at], _other(changed[:, at], generator))
+            changed[:, at] = torch.where(is_read, changed[:, at], _other(changed[:, at], *_draw(changed[:, at], generator)))
             if not torch.equal(torch.as_tensor(metric(changed)), before):
                 return None
     return tokens
 
 
-def _other(logits: Float[Tensor, "*row d_vocab"], generator: torch.Generator) -> Float[Tensor, "*row d_vocab"]:
-    """Return logits in another order, with noise of their standard deviation."""
+def _draw(logits: Float[Tensor, "*row d_vocab"], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw an order of the vocabulary and standard normal noise."""
     order = torch.randperm(logits.shape[-1], generator=generator).to(logits.device)
-    noise = torch.randn(logits.shape, generator=generator).to(logits.device, logits.dtype)
+    return order, torch.randn(logits.shape, generator=generator).to(logits.device, logits.dtype)
+
+
+def _other(logits: Float[Tensor, "*row d_vocab"], order: Tensor, noise: Tensor) -> Float[Tensor, "*row d_vocab"]:
+    """Return logits in another order, with noise of their standard deviation."""
     return logits[..., order] + logits.std() * noise

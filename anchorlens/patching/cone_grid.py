@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.choose_engine import check_cone
+from anchorlens.engine.choose_engine import describe_failure, find_unsupported
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.metric_reads import find_reads, find_tokens
@@ -42,9 +42,7 @@ _EQUAL = 1e-5
 # Tokens in the top layer of a pass on a CPU, and rows that are unembedded at once.
 _TOKENS, _ROWS = 8192, 64
 # Tolerance of a spot check, relative to the range of the metric and to its value; cells per spot check, and the most checks.
-_TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 500, 2
-# Tokens of the row on which the cone engine is compared with the model before the grid; spot checks follow.
-_TRIAL_TOKENS = 4
+_TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 1000, 2
 # Setter -> columns of its index after the layer, and whether the site is a pattern.
 _COLUMNS: dict[PatchSetter, tuple[tuple[str, ...], bool]] = {
     layer_pos_patch_setter: (("pos",), False),
@@ -188,6 +186,8 @@ def measure_grid(
 ) -> tuple[list[Tensor] | None, str]:
     """Measure cells on the cone engine, and some of them again with a full forward pass.
 
+    The unpatched metric of every pass is compared with that of the model.
+
     Returns:
         The values of the metric at each index and "", or None and the reason why the numbers cannot be used.
 
@@ -199,10 +199,10 @@ def measure_grid(
         raise InputError(
             f"activation_name={site!r}: the model has none. Give one of {', '.join(adapter.sites)}.", argument="activation_name"
         )
+    reason = find_unsupported(adapter, [site])
+    if reason is not None:
+        return None, reason
     own, template = _run_with_capture(adapter, model, tokens.to(adapter.device), site)
-    engine = check_cone(adapter, tokens[0, :_TRIAL_TOKENS].to(adapter.device), template[0, :_TRIAL_TOKENS], [site])
-    if isinstance(engine, str):
-        return None, engine
     names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
     values_of = [by_head(cache[name], site).to(adapter.device) for name in names]
     if any(value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]) for value in values_of):
@@ -212,8 +212,9 @@ def measure_grid(
     known = _find_setter(setter)
     assert known is not None  # see find_obstacle
     grid = _Grid(adapter, site, _COLUMNS[known][0], batch, clean, own)
-    before, positions = metric(template), find_reads(metric, template)
+    engine, before, positions = ConeEngine(adapter), metric(template), find_reads(metric, template)
     values: dict[Index, Tensor] = {tuple(index): before for index in indices}
+    unpatched: list[Tensor] = []  # by each pass of the cone engine
     last = max(positions, default=-1)
     changed = [index for index in values if grid.first(index[1:]) <= last and grid.is_changed(index[0], index[1:])]
     if changed:
@@ -223,7 +224,11 @@ def measure_grid(
         for layers, places in _rectangles(changed):
             for some in _split(engine, grid, places, len(layers), last + 1, len(row)):
                 swaps = tuple(map(grid.swap, some))
-                _, cells = engine.run_swaps(SwapBatch(batch, reader, swaps), site=site, layers=layers, window=1)
+                try:
+                    alone, cells = engine.run_swaps(SwapBatch(batch, reader, swaps), site=site, layers=layers, window=1)
+                except Exception as why:  # noqa: BLE001
+                    return None, f"a pass failed ({describe_failure(why)})"
+                unpatched.append(alone.values["value"])
                 for place, cell in zip(some, cells, strict=True):
                     measured = zip(layers, cell.values["value"], strict=True)
                     values |= {(k, *place): value for k, value in measured if (k, *place) in values}
@@ -231,10 +236,16 @@ def measure_grid(
         values |= dict.fromkeys(unchanged, before)
     table = torch.stack(list(values.values()))
     spread = table.amax(0) - table.amin(0)
+
+    def differs(found: Tensor, exact: Tensor) -> bool:
+        return not bool(((found - exact).abs() <= _TOLERANCE[0] * spread + _TOLERANCE[1] * exact.abs()).all())
+
+    for found in unpatched:
+        if differs(found, before):
+            return None, f"the unpatched metric is {_format(before)}, on the cone engine {_format(found)}"
     for index in _draw_checks(changed or list(values)):
         exact = measure_cell(index)
-        gap = (values[index] - exact).abs()
-        if not bool((gap <= _TOLERANCE[0] * spread + _TOLERANCE[1] * exact.abs()).all()):
+        if differs(values[index], exact):
             return None, f"a spot check of {index} gave {_format(exact)}, the cone engine {_format(values[index])}"
     return [values[tuple(index)] for index in indices], ""
 
