@@ -64,19 +64,34 @@ class ConeEngine(Engine):
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
+        return self.run_swap_batches([(batch, layers)], site=site, window=window, on_progress=on_progress)[0]
+
+    def run_swap_batches(
+        self, batches: Sequence[tuple[SwapBatch, Sequence[int]]], *, site: SiteLike, window: int,
+        on_progress: OnProgress = no_progress,
+    ) -> list[tuple[Metrics, list[Metrics]]]:  # fmt: skip
+        """Run several batches, each with its layers, through the blocks together: weights are read from memory once.
+
+        All batches must be read at the same site. Returns the result of :meth:`run_swaps` of each batch.
+        """
         n_heads = 1
         if site in HEAD_SITES:
             if window > 1 and site != "z":
                 raise InputError(f"window={window}: not with site={site!r}. Give window=1, or site='z'.", argument="window")
-            batch, site, n_heads = as_output_patches(self.adapter, batch, str(site)), "z", self.adapter.shape.n_heads
-        lanes, reader = Lanes.windows(layers, window, self.adapter.n_layers), batch.reader
-        site_read, layer_read = reader.where or ("resid_post", self.adapter.n_layers - 1)
-        finished = self._run(SwapPlan(batch, site, n_heads), lanes, {layer_read: str(site_read)}, str(site), on_progress)
-        metrics, n = reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
-        clean, by_layer = metrics.map(lambda value: value[0]), sorted(range(n), key=lambda j: lanes.order[j])
-        # Index 0 is the clean pass: the result of a swap without slots in any row.
-        cells = [[0] * n if g is None else [1 + g * n + j for j in by_layer] for g in finished.layout.group_of]
-        return clean, [metrics.map(lambda value, at=at: value[at]) for at in cells]
+            batches = [(as_output_patches(self.adapter, batch, str(site)), layers) for batch, layers in batches]
+            site, n_heads = "z", self.adapter.shape.n_heads
+        site_read, layer_read = batches[0][0].reader.where or ("resid_post", self.adapter.n_layers - 1)
+        lanes_of = [Lanes.windows(layers, window, self.adapter.n_layers) for _, layers in batches]
+        plans = [SwapPlan(batch, site, n_heads) for batch, _ in batches]
+        passes = self._run(plans, lanes_of, {layer_read: str(site_read)}, str(site), on_progress)
+        out: list[tuple[Metrics, list[Metrics]]] = []
+        for (batch, _), lanes, finished in zip(batches, lanes_of, passes, strict=True):
+            metrics, n = batch.reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
+            by_layer = sorted(range(n), key=lambda j, lanes=lanes: lanes.order[j])
+            # Index 0 is the clean pass: the result of a swap without slots in any row.
+            cells = [[0] * n if g is None else [1 + g * n + j for j in by_layer] for g in finished.layout.group_of]
+            out.append((metrics.map(lambda value: value[0]), [metrics.map(lambda value, at=at: value[at]) for at in cells]))
+        return out
 
     @override
     def knockout_states(
@@ -86,7 +101,7 @@ class ConeEngine(Engine):
         site, layer = ("resid_post", self.adapter.n_layers - 1) if where is None else (str(where[0]), where[1])
         # Layers above the one that is read have no effect, so windows are clipped to it.
         lanes, lane_of = Lanes.cuts([range(w.start, min(w.stop, layer + 1)) for w in windows])
-        finished = self._run(KnockoutPlan(batch, self.adapter.shape.n_heads), lanes, {layer: site}, "", on_progress)
+        finished = self._run([KnockoutPlan(batch, self.adapter.shape.n_heads)], [lanes], {layer: site}, "", on_progress)[0]
         states, n = finished.states[layer], len(lanes.start)
         # Index 0 is the clean pass: the result of a variant without edges, or of an empty window.
         cells = ([0 if g is None or j < 0 else 1 + g * n + j for j in lane_of] for g in finished.layout.group_of)
@@ -99,7 +114,7 @@ class ConeEngine(Engine):
         check_windows([layers])
         all_layers = range(self.adapter.n_layers)
         plan, read_sites = KnockoutPlan(batch, self.adapter.shape.n_heads), dict.fromkeys(all_layers, str(site))
-        finished = self._run(plan, Lanes.of([layers]), read_sites, "", on_progress)
+        (finished,) = self._run([plan], [Lanes.of([layers])], read_sites, "", on_progress)
         states = torch.stack([finished.states[layer].float().cpu() for layer in all_layers])
         return torch.stack([states[:, 0], *(states[:, 0 if g is None else 1 + g] for g in finished.layout.group_of)])
 
@@ -128,15 +143,18 @@ class ConeEngine(Engine):
         return size.clean_tokens + lanes * size.lane > _MOST_TOKENS.get(self.adapter.device.type, _MOST_TOKENS["cpu"])
 
     def _run(
-        self, plan: SwapPlan | KnockoutPlan, lanes: Lanes, read_sites: dict[int, str], site: str, on_progress: OnProgress
-    ) -> Pass:
-        """Run the pass of a plan up to the last layer that is read."""
-        prefix, prefix_passes = self._choose_prefix(plan.shared, plan.rows)
-        n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
-        planned = Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, read_sites=read_sites)
-        self._run_passes([*prefix_passes, planned], on_progress)
+        self, plans: Sequence[SwapPlan] | Sequence[KnockoutPlan], lanes_of: Sequence[Lanes], read_sites: dict[int, str], site: str,
+        on_progress: OnProgress,
+    ) -> list[Pass]:  # fmt: skip
+        """Run the passes of plans up to the last layer that is read; the first plan chooses the cached prefix."""
+        prefix, prefix_passes = self._choose_prefix(plans[0].shared, plans[0].rows)
+        passes: list[Pass] = []
+        for plan, lanes in zip(plans, lanes_of, strict=True):
+            n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
+            passes.append(Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, read_sites=read_sites))
+        self._run_passes([*prefix_passes, *passes], on_progress)
         self._prefix = prefix or self._prefix
-        return planned
+        return passes
 
     def _run_passes(self, passes: Sequence[Pass], on_progress: OnProgress) -> None:
         layers = 1 + max(each.top for each in passes)

@@ -1,6 +1,6 @@
 """Grids of patches on the cone engine, for metrics that are functions of the logits."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -174,6 +174,17 @@ class _Grid:
         return AnchorSwap(str(place), "none", slots, streams=streams.flatten(-2), heads=heads)
 
 
+@dataclass(frozen=True)
+class _Job:
+    """Rectangle of cells of one pass, with the number of tokens in its top layer and its memory."""
+
+    layers: Sequence[int]
+    places: Sequence[Index]
+    n_tokens: int
+    n_bytes: int
+    is_full: bool
+
+
 def measure_grid(
     model: LensModel,
     tokens: Int[Tensor, "batch pos"],
@@ -221,16 +232,22 @@ def measure_grid(
         row = torch.arange(len(tokens)).repeat_interleave(len(positions))
         found = find_tokens(metric, template, positions)
         reader = _LogitReader(row, torch.tensor(positions).repeat(len(tokens)), metric, template, found)
-        for layers, places in _rectangles(changed):
-            for some in _split(engine, grid, places, len(layers), last + 1, len(row)):
-                swaps = tuple(map(grid.swap, some))
-                try:
-                    alone, cells = engine.run_swaps(SwapBatch(batch, reader, swaps), site=site, layers=layers, window=1)
-                except Exception as why:  # noqa: BLE001
-                    return None, f"a pass failed ({describe_failure(why)})"
+        budget = free_memory(engine.adapter.devices) // 2
+        jobs = (
+            job
+            for layers, places in _rectangles(changed)
+            for job in _split(lambda some, layers=layers: _make_job(engine, grid, layers, some, last + 1, len(row)), places, budget)
+        )
+        for some in _join(jobs, budget):
+            batches = [(SwapBatch(batch, reader, tuple(map(grid.swap, job.places))), job.layers) for job in some]
+            try:
+                results = engine.run_swap_batches(batches, site=site, window=1)
+            except Exception as why:  # noqa: BLE001
+                return None, f"a pass failed ({describe_failure(why)})"
+            for job, (alone, cells) in zip(some, results, strict=True):
                 unpatched.append(alone.values["value"])
-                for place, cell in zip(some, cells, strict=True):
-                    measured = zip(layers, cell.values["value"], strict=True)
+                for place, cell in zip(job.places, cells, strict=True):
+                    measured = zip(job.layers, cell.values["value"], strict=True)
                     values |= {(k, *place): value for k, value in measured if (k, *place) in values}
         unchanged = set(values) - set(changed)
         values |= dict.fromkeys(unchanged, before)
@@ -266,8 +283,8 @@ def _run_with_capture(
     return torch.stack(seen), logits.clone()
 
 
-def _rectangles(cells: Sequence[Index]) -> Iterator[tuple[list[int], list[Index]]]:
-    """Cover cells by rectangles (layers, places); layers that have at most half of all places get their own."""
+def _rectangles(cells: Sequence[Index]) -> list[tuple[list[int], list[Index]]]:
+    """Cover cells by rectangles (layers, places), largest first; layers with at most half of all places get their own."""
     by_layer: dict[int, list[Index]] = {}
     for layer, *place in cells:
         by_layer.setdefault(layer, []).append(tuple(place))
@@ -275,26 +292,44 @@ def _rectangles(cells: Sequence[Index]) -> Iterator[tuple[list[int], list[Index]
     groups: dict[tuple[Index, ...], list[int]] = {}
     for layer, own in sorted(by_layer.items()):
         groups.setdefault(tuple(own if 2 * len(own) <= len(places) else places), []).append(layer)
-    return ((layers, list(group)) for group, layers in groups.items())
+    return sorted(((layers, list(group)) for group, layers in groups.items()), key=lambda one: -len(one[0]) * len(one[1]))
 
 
-def _split(engine: ConeEngine, grid: _Grid, places: Sequence[Index], n_layers: int, end: int, n_reads: int) -> Iterator[list[Index]]:
-    """Split places into those of one pass, by memory and by the number of tokens."""
+def _make_job(engine: ConeEngine, grid: _Grid, layers: Sequence[int], places: Sequence[Index], end: int, n_reads: int) -> _Job:
+    """Make the job of a rectangle; ``end``: one past the last read position."""
     n_rows, n_pos = grid.tokens.ids.shape
-    budget = free_memory(engine.adapter.devices) // 2
-    most = _TOKENS if engine.adapter.device.type == "cpu" else None
-    some: list[Index] = []
-    groups: list[tuple[int, int, int, int]] = []
+    lengths = [max(1, end - grid.first(place)) for place in places]
+    groups = tuple((n_rows * length, n_rows, length, end) for length in lengths)
+    size, on_cpu = PassSize(n_rows * n_pos, n_rows, n_pos, groups, 0, n_reads), engine.adapter.device.type == "cpu"
+    n_tokens = size.clean_tokens + len(layers) * size.lane
+    is_full = n_tokens > _TOKENS if on_cpu else engine.saturates(size, len(layers))
+    return _Job(layers, places, n_tokens, engine.pass_bytes(size, len(layers)), is_full)
+
+
+def _split(make: Callable[[list[Index]], _Job], places: Sequence[Index], budget: int) -> Iterator[_Job]:
+    """Split the places of a rectangle into jobs, by memory and by the number of tokens."""
+    job: _Job | None = None
     for place in places:
-        length = max(1, end - grid.first(place))
-        size = PassSize(n_rows * n_pos, n_rows, n_pos, (*groups, (n_rows * length, n_rows, length, end)), 0, n_reads)
-        full = size.clean_tokens + n_layers * size.lane > most if most else engine.saturates(size, n_layers)
-        if some and (full or engine.pass_bytes(size, n_layers) > budget):
+        longer = make([*(job.places if job else ()), place])
+        if job and (longer.is_full or longer.n_bytes > budget):
+            yield job
+            longer = make([place])
+        job = longer
+    if job:
+        yield job
+
+
+def _join(jobs: Iterable[_Job], budget: int) -> Iterator[list[_Job]]:
+    """Join consecutive small jobs, which then read each weight from memory once."""
+    some: list[_Job] = []
+    for job in jobs:
+        more = [*some, job]
+        if some and (sum(each.n_tokens for each in more) > _TOKENS or sum(each.n_bytes for each in more) > budget):
             yield some
-            some, groups = [], []
-        some.append(place)
-        groups.append((n_rows * length, n_rows, length, end))
-    yield some
+            more = [job]
+        some = more
+    if some:
+        yield some
 
 
 def _format(values: Float[Tensor, "value"]) -> str:
