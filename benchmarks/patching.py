@@ -1,9 +1,12 @@
 """CPU seconds of anchorlens.patching beside transformer_lens.patching, on grids of SmolLM2-135M.
 
-TransformerLens is timed on random cells and scaled to the grid. Both run in this process with two threads. The prompts differ at one
-token; the metric is a logit difference at the last position. `flops`: floating-point operations of all full forward passes divided
-by those of the cones. `bound`: ratio if all operations of the cones ran at the rate of a large matrix product, and nothing else took
-time.
+TransformerLens is timed on random cells, half of them before and half after anchorlens, and scaled to the grid. Both run in this
+process with two threads. The prompts differ at one token; the metric is a logit difference at the last position.
+
+`flops`: floating-point operations of all full forward passes divided by those of the cones. `bound`: ratio if all operations of the
+cones ran at the rate of a large matrix product, and nothing else took time. `products`: ratio if, beside the full forward passes of
+anchorlens (capture of activations, spot checks), only the matrix products of its cones took time; they are run again, alone, on
+random numbers of the same sizes.
 """
 
 import argparse
@@ -14,14 +17,18 @@ import resource
 import time
 from collections.abc import Callable
 from itertools import product
+from typing import Any
+from unittest import mock
 
 import pandas as pd
 import torch
 import transformer_lens.patching as theirs
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens import HookedTransformer
 
 import anchorlens as al
 from anchorlens import patching as ours
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, pass_flops
 from anchorlens.models.adapt import adapt
 from anchorlens.models.shape import Shape
@@ -52,6 +59,45 @@ def matrix_rate(shape: Shape) -> float:
     return 2.0 * left.numel() * shape.d_mlp / min(cpu_seconds(lambda: left @ right)[1] for _ in range(30))
 
 
+class Products(TorchDispatchMode):
+    """Record the sizes of all matrix products of the cone engine, and count the full forward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[tuple[torch.Size, torch.Size]] = []
+        self.passes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm):
+            left, right = args[-2:]
+            self.sizes.append((left.shape, right.shape))
+        return func(*args, **(kwargs or {}))
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Return the CPU seconds of the products of ``run``, run again on random numbers."""
+        swaps, forward = ConeEngine.run_swap_batches, HookedTransformer.forward
+
+        def run_swap_batches(*args: Any, **options: Any) -> Any:
+            with self:
+                return swaps(*args, **options)
+
+        def forward_counted(*args: Any, **options: Any) -> Any:
+            self.passes += 1
+            return forward(*args, **options)
+
+        with (
+            mock.patch.object(ConeEngine, "run_swap_batches", run_swap_batches),
+            mock.patch.object(HookedTransformer, "forward", forward_counted),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            run()
+        lefts, rights = (torch.randn(max(size.numel() for size in sizes)) for sizes in zip(*self.sizes, strict=True))
+        start = time.process_time()
+        for left, right in self.sizes:
+            _ = lefts[: left.numel()].view(left) @ rights[: right.numel()].view(right)
+        return time.process_time() - start
+
+
 def operations(shape: Shape, prompts: int, tokens: int, first: int, axes: tuple[str, ...], layers: range) -> tuple[float, float]:
     """Return the operations of one full forward pass per cell, and those of the cones of all cells."""
     starts = range(first, tokens) if "pos" in axes else [first] * shape.n_heads
@@ -74,9 +120,9 @@ def main() -> None:
     model = al.load_model("smollm2-135m-instruct", device="cpu", backend="hooked")
     assert isinstance(model, HookedTransformer)
     shape = adapt(model).shape
-    heads = ("grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s", "ratio", "flops", "bound")
+    heads = ("grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s", "ratio", "flops", "bound", "products")
     print(f"| {' | '.join((*heads, 'difference', 'peak MB'))} |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for name, number in product(options.grids, options.cases):
         print(measure(model, shape, name, CASES[number], options.cells), flush=True)
 
@@ -99,17 +145,27 @@ def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, 
     layers = range(0, shape.n_layers, shape.n_layers // n_layers)[:n_layers] if n_layers else range(shape.n_layers)
     sizes = {"pos": tokens, "head": shape.n_heads}
     grid = pd.DataFrame(list(product(layers, *(range(sizes[axis]) for axis in axes))), columns=["layer", *axes])
-    some = sorted(random.Random(0).sample(range(len(grid)), min(n_cells, len(grid))))
+    some = random.Random(0).sample(range(len(grid)), min(n_cells, len(grid)))
     arguments = (model, corrupted, cache, metric)
-    found, fast = cpu_seconds(lambda: ours.generic_activation_patch(*arguments, getattr(ours, setter), site, index_df=grid))
+
+    def fast_grid() -> torch.Tensor:
+        return ours.generic_activation_patch(*arguments, getattr(ours, setter), site, index_df=grid)
+
+    def slow_cells(numbers: list[int]) -> tuple[torch.Tensor, float]:
+        cells = grid.iloc[numbers]
+        return cpu_seconds(lambda: theirs.generic_activation_patch(*arguments, getattr(theirs, setter), site, index_df=cells))
+
+    before, slow = slow_cells(some[::2])
+    found, fast = cpu_seconds(fast_grid)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    wanted, slow = cpu_seconds(
-        lambda: theirs.generic_activation_patch(*arguments, getattr(theirs, setter), site, index_df=grid.iloc[some])
-    )
-    slow *= len(grid) / len(some)
-    gap = float((found[some] - wanted).abs().max() / (found.max() - found.min()))
+    after, more = slow_cells(some[1::2])
+    slow = (slow + more) * len(grid) / len(some)
+    wanted = torch.cat([before, after])
+    gap = float((found[[*some[::2], *some[1::2]]] - wanted).abs().max() / (found.max() - found.min()))
+    products = Products()
+    least = products.seconds(fast_grid) + products.passes * slow / len(grid)
     whole, cones = operations(shape, prompts, tokens, first, axes, layers)
-    numbers = (slow, fast, slow / fast, whole / cones, slow / (cones / matrix_rate(shape)))
+    numbers = (slow, fast, slow / fast, whole / cones, slow / (cones / matrix_rate(shape)), slow / least)
     cells = (*(f"{number:.1f}" for number in numbers), f"{gap:.0e}", f"{peak:,.0f}")
     return f"| {' | '.join(map(str, (name, prompts, tokens, first, *cells)))} |"
 
