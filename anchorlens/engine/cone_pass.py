@@ -87,7 +87,6 @@ class Pass:
             self._place(block.device)
             self.x = self.x.to(block.device)
         x, site = self.x, self.read_sites.get(layer)
-        self.x = x[:0]
         if self.site == "resid_pre":
             self._patch(layer, x)
         if site == "resid_pre":
@@ -120,7 +119,7 @@ class Pass:
         self._patch_behind(block, x, z, out, wanted, old)
         if wanted == read_site or (read_site == "resid_post" and layer < self.top):
             self.states[layer] = self._gather_reads(out[self._read_tokens(self.n_lanes)])
-        self.x = out if layer < self.top else out[:0]
+        self.x = out
 
     @staticmethod
     def _stream_at(
@@ -130,10 +129,10 @@ class Pass:
         if site == "resid_post":
             assert values is not None
             return values
-        mid = values if site == "resid_mid" else None
-        if mid is None:
-            attn = values if site == "attn_out" else None
-            attn = block.attn_out(z) if attn is None else attn
+        if site == "resid_mid" and values is not None:
+            mid = values
+        else:
+            attn = values if site == "attn_out" and values is not None else block.attn_out(z)
             if wanted == "attn_out":
                 return attn
             mid = x + attn

@@ -73,7 +73,7 @@ grid.to_xarray("effect").mean("pair").to_pandas().round(1)
 few = al.load_pairs("facts-pairs", limit=4)
 layers = (0, 4, 8, 12, 16, *range(18, 30))
 by_site = [al.patch_sweep(model, few, by="position", site=site, layers=layers) for site in ("resid_pre", "attn_out", "mlp_out")]
-al.plot_heatmap(by_site).update_xaxes(title="Position")
+al.plot_heatmap(by_site)
 
 # %%
 print(by_site[1].verdict)

@@ -80,6 +80,8 @@ class PatchInputs(SweepInputs):
     def record(self, spec: Any) -> dict[str, Any]:
         anchors = anchor_order([place.anchor for pair in self.own_pairs for place in pair.placements])
         counts: dict[str, Any] = {"evaluated": len(self.own_pairs), "groups": len({pair.base.group for pair in self.own_pairs})}
+        rows = [row for pair in self.own_pairs for row in (pair.target, pair.source) if row is not None]
+        counts["unpaired_positions"] = sum(row.positions["last"][0] + 1 - len(row.positions[PAIRED]) for row in rows)
         if OTHER_PAIR in self.controls:
             counts["without_other_pair"] = self.without_partner
         values = self.source_values or {}

@@ -81,6 +81,15 @@ def test_the_controls_take_another_pair_or_a_random_direction(tiny_model, sweep)
     assert (moved.abs() > 1e-3).any()
 
 
+def test_positions_without_a_partner_are_counted(tiny_model):
+    model, longer = tiny_model("gpt2"), {**MANY[0], "id": "long", "clean": "a b of c is", "segments": {}}
+    found = al.tokenize_pairs(model, [longer, MANY[1]])
+    unpaired = sum(len(one) for name in ("unpaired_clean", "unpaired_corrupted") for one in found[name])
+    assert unpaired > 0
+    sweep = patch_sweep(model, load_pairs([longer, MANY[1]]), layers=[0], **OPTIONS)
+    assert sweep.record["counts"]["unpaired_positions"] == unpaired
+
+
 def test_few_pairs_have_no_controls_unless_they_are_named(tiny_model):
     model = tiny_model("gpt2")
     few = patch_sweep(model, load_pairs(MANY[:9]), by="layer", **OPTIONS)
