@@ -5,8 +5,8 @@ process with two threads. The prompts differ at one token; the metric is a logit
 
 `flops`: floating-point operations of all full forward passes divided by those of the cones. `bound`: ratio if all operations of the
 cones ran at the rate of a large matrix product, and nothing else took time. `products`: ratio if, beside the full forward passes of
-anchorlens (capture of activations, spot checks), only the matrix products of its cones took time; they are run again, alone, on
-random numbers of the same sizes.
+anchorlens (capture of activations, spot checks), only the matrix products of its cones took time; they are run again, alone, with
+the same sizes. `share`: time of these products and passes, divided by that of anchorlens.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import resource
 import time
 from collections.abc import Callable
 from itertools import product
+from statistics import median
 from typing import Any
 from unittest import mock
 
@@ -73,8 +74,8 @@ class Products(TorchDispatchMode):
             self.sizes.append((left.shape, right.shape))
         return func(*args, **(kwargs or {}))
 
-    def seconds(self, run: Callable[[], object]) -> float:
-        """Return the CPU seconds of the products of ``run``, run again on random numbers, the fastest of 3."""
+    def record(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the result of ``run``, and record its products and full forward passes."""
         swaps, forward = ConeEngine.run_swap_batches, HookedTransformer.forward
 
         def run_swap_batches(*args: Any, **options: Any) -> Any:
@@ -88,17 +89,15 @@ class Products(TorchDispatchMode):
         with (
             mock.patch.object(ConeEngine, "run_swap_batches", run_swap_batches),
             mock.patch.object(HookedTransformer, "forward", forward_counted),
-            contextlib.redirect_stderr(io.StringIO()),
         ):
-            run()
-        lefts, rights = (torch.randn(max(size.numel() for size in sizes)) for sizes in zip(*self.sizes, strict=True))
+            return cpu_seconds(run)[0]
 
-        def run_products() -> torch.Tensor:
-            for left, right in self.sizes:
-                _ = lefts[: left.numel()].view(left) @ rights[: right.numel()].view(right)
-            return lefts
-
-        return min(cpu_seconds(run_products)[1] for _ in range(3))
+    def run(self) -> torch.Tensor:
+        """Run the products alone."""
+        lefts, rights = (torch.ones(max(size.numel() for size in sizes)) for sizes in zip(*self.sizes, strict=True))
+        for left, right in self.sizes:
+            _ = lefts[: left.numel()].view(left) @ rights[: right.numel()].view(right)
+        return lefts
 
 
 def operations(shape: Shape, prompts: int, tokens: int, first: int, axes: tuple[str, ...], layers: range) -> tuple[float, float]:
@@ -116,6 +115,7 @@ def main() -> None:
     """Print one row per grid and case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, default=24, help="random cells on which TransformerLens is timed")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; medians are printed, and the range of the ratio")
     parser.add_argument("--grids", nargs="*", default=list(GRIDS), help=f"grids to measure, of: {', '.join(GRIDS)}")
     parser.add_argument("--cases", nargs="*", type=int, default=list(range(len(CASES))), help="numbers of cases, from 0")
     options = parser.parse_args()
@@ -123,14 +123,26 @@ def main() -> None:
     model = al.load_model("smollm2-135m-instruct", device="cpu", backend="hooked")
     assert isinstance(model, HookedTransformer)
     shape = adapt(model).shape
-    heads = ("grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s", "ratio", "flops", "bound", "products")
+    heads = (
+        "grid",
+        "prompts",
+        "tokens",
+        "first",
+        "TransformerLens s",
+        "anchorlens s",
+        "ratio",
+        "flops",
+        "bound",
+        "products",
+        "share",
+    )
     print(f"| {' | '.join((*heads, 'difference', 'peak MB'))} |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print(f"|---|{'---:|' * (len(heads) + 1)}", flush=True)
     for name, number in product(options.grids, options.cases):
-        print(measure(model, shape, name, CASES[number], options.cells), flush=True)
+        print(measure(model, shape, name, CASES[number], options.cells, options.rounds), flush=True)
 
 
-def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, int, int], n_cells: int) -> str:
+def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, int, int], n_cells: int, n_rounds: int) -> str:
     """Return the row of one grid and case."""
     (site, setter, axes, n_layers), (prompts, tokens, first) = GRIDS[name], case
     torch.manual_seed(0)
@@ -158,19 +170,25 @@ def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, 
         cells = grid.iloc[numbers]
         return cpu_seconds(lambda: theirs.generic_activation_patch(*arguments, getattr(theirs, setter), site, index_df=cells))
 
-    before, slow = slow_cells(some[::2])
-    found, fast = cpu_seconds(fast_grid)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    after, more = slow_cells(some[1::2])
-    slow = (slow + more) * len(grid) / len(some)
-    wanted = torch.cat([before, after])
-    gap = float((found[[*some[::2], *some[1::2]]] - wanted).abs().max() / (found.max() - found.min()))
     products = Products()
-    least = products.seconds(fast_grid) + products.passes * slow / len(grid)
+    found = products.record(fast_grid)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     whole, cones = operations(shape, prompts, tokens, first, axes, layers)
-    numbers = (slow, fast, slow / fast, whole / cones, slow / (cones / matrix_rate(shape)), slow / least)
-    cells = (*(f"{number:.1f}" for number in numbers), f"{gap:.0e}", f"{peak:,.0f}")
-    return f"| {' | '.join(map(str, (name, prompts, tokens, first, *cells)))} |"
+    rounds: list[tuple[float, ...]] = []
+    wanted = torch.zeros(0)
+    for _ in range(n_rounds):
+        before, early = slow_cells(some[::2])
+        _, fast = cpu_seconds(fast_grid)
+        after, late = slow_cells(some[1::2])
+        slow, wanted = (early + late) * len(grid) / len(some), torch.cat([before, after])
+        least = cpu_seconds(products.run)[1] + products.passes * slow / len(grid)
+        bound = slow / (cones / matrix_rate(shape))
+        rounds.append((slow, fast, slow / fast, whole / cones, bound, slow / least, least / fast))
+    gap = float((found[[*some[::2], *some[1::2]]] - wanted).abs().max() / (found.max() - found.min()))
+    ratios = [ratio for _, _, ratio, *_ in rounds]
+    cells = [f"{number:.3g}" for number in map(median, zip(*rounds, strict=True))]
+    cells[2] += f" ({min(ratios):.3g} to {max(ratios):.3g})"
+    return f"| {' | '.join(map(str, (name, prompts, tokens, first, *cells, f'{gap:.0e}', f'{peak:,.0f}')))} |"
 
 
 if __name__ == "__main__":
