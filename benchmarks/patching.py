@@ -3,10 +3,10 @@
 TransformerLens is timed on random cells, half of them before and half after anchorlens, and scaled to the grid. Both run in this
 process with two threads. The prompts differ at one token; the metric is a logit difference at the last position.
 
-`flops`: floating-point operations of all full forward passes divided by those of the cones. `bound`: ratio if all operations of the
-cones ran at the rate of a large matrix product, and nothing else took time. `products`: ratio if, beside the full forward passes of
-anchorlens (capture of activations, spot checks), only the matrix products of its cones took time; they are run again, alone, with
-the same sizes. `share`: time of these products and passes, divided by that of anchorlens.
+`flops`: floating-point operations of all full forward passes divided by those of the cones. The next columns are bounds of the ratio.
+`bound`: all operations of the cones run at the rate of a large matrix product, and nothing else takes time. `products`: beside the
+full forward passes of anchorlens (capture of activations, spot checks), only the matrix products of its cones take time; they are
+run alone, in the same layouts. `arithmetic`: all arithmetic operations, without copies and indexing.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import random
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from statistics import median
 from typing import Any
@@ -25,6 +26,7 @@ import pandas as pd
 import torch
 import transformer_lens.patching as theirs
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from transformer_lens import HookedTransformer
 
 import anchorlens as al
@@ -42,6 +44,10 @@ GRIDS = {
     "z by head": ("z", "layer_head_vector_patch_setter", ("head",), 0),
     "z by head and position, 8 layers": ("z", "layer_pos_head_vector_patch_setter", ("pos", "head"), 8),
 }
+PRODUCTS = frozenset(("mm", "bmm", "addmm"))
+ARITHMETIC = PRODUCTS | {
+    "silu", "mul", "mul_", "add", "add_", "addcmul_", "div_", "rsqrt_", "pow_", "square_", "linalg_vector_norm", "_softmax",
+}  # fmt: skip
 # Prompts, tokens, position of the token that differs.
 CASES = ((1, 16, 4), (1, 16, 1), (1, 32, 8), (1, 32, 1), (4, 32, 8), (4, 32, 1))
 
@@ -60,22 +66,35 @@ def matrix_rate(shape: Shape) -> float:
     return 2.0 * left.numel() * shape.d_mlp / min(cpu_seconds(lambda: left @ right)[1] for _ in range(30))
 
 
-class Products(TorchDispatchMode):
-    """Record the sizes of all matrix products of the cone engine, and count the full forward passes."""
+@dataclass(frozen=True)
+class Operand:
+    """Size, strides and dtype of a tensor."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def of(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Return a view of a buffer."""
+        return buffer.view(self.dtype).as_strided(self.size, self.stride)
+
+
+class Operations(TorchDispatchMode):
+    """Record the arithmetic operations of the cone engine, and count full forward passes; copies and indexing are left out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes: list[tuple[torch.Size, torch.Size]] = []
+        self.calls: list[tuple[Any, Any]] = []
         self.passes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm):
-            left, right = args[-2:]
-            self.sizes.append((left.shape, right.shape))
+        if func.overloadpacket.__name__ in ARITHMETIC:
+            known = tree_map_only(torch.Tensor, lambda one: Operand(one.shape, one.stride(), one.dtype), (args, kwargs or {}))
+            self.calls.append((func, known))
         return func(*args, **(kwargs or {}))
 
     def record(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return the result of ``run``, and record its products and full forward passes."""
+        """Return the result of ``run``, and record its operations and full forward passes."""
         swaps, forward = ConeEngine.run_swap_batches, HookedTransformer.forward
 
         def run_swap_batches(*args: Any, **options: Any) -> Any:
@@ -92,12 +111,24 @@ class Products(TorchDispatchMode):
         ):
             return cpu_seconds(run)[0]
 
-    def run(self) -> torch.Tensor:
-        """Run the products alone."""
-        lefts, rights = (torch.ones(max(size.numel() for size in sizes)) for sizes in zip(*self.sizes, strict=True))
-        for left, right in self.sizes:
-            _ = lefts[: left.numel()].view(left) @ rights[: right.numel()].view(right)
-        return lefts
+    def seconds(self, names: frozenset[str]) -> float:
+        """Return the CPU seconds of the operations with these names, alone, on zeros in the same layouts."""
+        calls = [(func, known) for func, known in self.calls if func.overloadpacket.__name__ in names]
+        operands = [one for _, known in calls for one in tree_leaves(known) if isinstance(one, Operand)]
+        size = max(1 + sum((n - 1) * step for n, step in zip(one.size, one.stride, strict=True)) for one in operands)
+        # One buffer per operand of an operation: what is written must not overlap with what is read.
+        buffers, made = [torch.zeros(size) for _ in range(4)], list[tuple[Any, Any, Any]]()
+        for func, known in calls:
+            free = iter(buffers)
+            args, options = tree_map_only(Operand, lambda one, free=free: one.of(next(free)), known)
+            made.append((func, args, options))
+
+        def run() -> torch.Tensor:
+            for func, args, options in made:
+                func(*args, **options)
+            return buffers[0]
+
+        return cpu_seconds(run)[1]
 
 
 def operations(shape: Shape, prompts: int, tokens: int, first: int, axes: tuple[str, ...], layers: range) -> tuple[float, float]:
@@ -134,7 +165,7 @@ def main() -> None:
         "flops",
         "bound",
         "products",
-        "share",
+        "arithmetic",
     )
     print(f"| {' | '.join((*heads, 'difference', 'peak MB'))} |")
     print(f"|---|{'---:|' * (len(heads) + 1)}", flush=True)
@@ -170,8 +201,8 @@ def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, 
         cells = grid.iloc[numbers]
         return cpu_seconds(lambda: theirs.generic_activation_patch(*arguments, getattr(theirs, setter), site, index_df=cells))
 
-    products = Products()
-    found = products.record(fast_grid)
+    recorded = Operations()
+    found = recorded.record(fast_grid)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     whole, cones = operations(shape, prompts, tokens, first, axes, layers)
     rounds: list[tuple[float, ...]] = []
@@ -181,9 +212,10 @@ def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, 
         _, fast = cpu_seconds(fast_grid)
         after, late = slow_cells(some[1::2])
         slow, wanted = (early + late) * len(grid) / len(some), torch.cat([before, after])
-        least = cpu_seconds(products.run)[1] + products.passes * slow / len(grid)
+        passes = recorded.passes * slow / len(grid)
+        least = [recorded.seconds(names) + passes for names in (PRODUCTS, ARITHMETIC)]
         bound = slow / (cones / matrix_rate(shape))
-        rounds.append((slow, fast, slow / fast, whole / cones, bound, slow / least, least / fast))
+        rounds.append((slow, fast, slow / fast, whole / cones, bound, *(slow / one for one in least)))
     gap = float((found[[*some[::2], *some[1::2]]] - wanted).abs().max() / (found.max() - found.min()))
     ratios = [ratio for _, _, ratio, *_ in rounds]
     cells = [f"{number:.3g}" for number in map(median, zip(*rounds, strict=True))]

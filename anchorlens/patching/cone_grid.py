@@ -223,35 +223,22 @@ def measure_grid(
     known = _find_setter(setter)
     assert known is not None  # see find_obstacle
     grid = _Grid(adapter, site, _COLUMNS[known][0], batch, clean, own)
-    engine, before, positions = ConeEngine(adapter), metric(template), find_reads(metric, template)
-    values: dict[Index, Tensor] = {tuple(index): before for index in indices}
-    unpatched: list[Tensor] = []  # by each pass of the cone engine
+    before, positions = metric(template), find_reads(metric, template)
     last = max(positions, default=-1)
-    changed = [index for index in values if grid.first(index[1:]) <= last and grid.is_changed(index[0], index[1:])]
-    if changed:
-        row = torch.arange(len(tokens)).repeat_interleave(len(positions))
-        found = find_tokens(metric, template, positions)
-        reader = _LogitReader(row, torch.tensor(positions).repeat(len(tokens)), metric, template, found)
-        budget = free_memory(engine.adapter.devices) // 2
-        jobs = (
-            job
-            for layers, places in _rectangles(changed)
-            for job in _split(lambda some, layers=layers: _make_job(engine, grid, layers, some, last + 1, len(row)), places, budget)
-        )
-        for some in _join(jobs, budget):
-            batches = [(SwapBatch(batch, reader, tuple(map(grid.swap, job.places))), job.layers) for job in some]
-            try:
-                results = engine.run_swap_batches(batches, site=site, window=1)
-            except Exception as why:  # noqa: BLE001
-                return None, f"a pass failed ({describe_failure(why)})"
-            for job, (alone, cells) in zip(some, results, strict=True):
-                unpatched.append(alone.values["value"])
-                for place, cell in zip(job.places, cells, strict=True):
-                    measured = zip(job.layers, cell.values["value"], strict=True)
-                    values |= {(k, *place): value for k, value in measured if (k, *place) in values}
-        unchanged = set(values) - set(changed)
-        values |= dict.fromkeys(unchanged, before)
-    table = torch.stack(list(values.values()))
+    cells = list(dict.fromkeys(map(tuple, indices)))
+    changed = [cell for cell in cells if grid.first(cell[1:]) <= last and grid.is_changed(cell[0], cell[1:])]
+    row = torch.arange(len(tokens)).repeat_interleave(len(positions))
+    found = find_tokens(metric, template, positions) if changed else None
+    reader = _LogitReader(row, torch.tensor(positions, dtype=torch.long).repeat(len(tokens)), metric, template, found)
+    values, unpatched = dict.fromkeys(cells, before), list[Tensor]()
+    try:
+        for alone, measured in _run_passes(ConeEngine(adapter), grid, reader, changed, last + 1):
+            unpatched.append(alone)
+            values |= {cell: value for cell, value in measured.items() if cell in values}
+    except Exception as why:  # noqa: BLE001
+        return None, f"a pass failed ({describe_failure(why)})"
+    values |= dict.fromkeys(set(cells) - set(changed), before)
+    table = torch.stack([before, *values.values()])
     spread = table.amax(0) - table.amin(0)
 
     def differs(found: Tensor, exact: Tensor) -> bool:
@@ -260,11 +247,33 @@ def measure_grid(
     for found in unpatched:
         if differs(found, before):
             return None, f"the unpatched metric is {_format(before)}, on the cone engine {_format(found)}"
-    for index in _draw_checks(changed or list(values)):
-        exact = measure_cell(index)
-        if differs(values[index], exact):
-            return None, f"a spot check of {index} gave {_format(exact)}, the cone engine {_format(values[index])}"
+    for cell in _draw_checks(changed or cells):
+        exact = measure_cell(cell)
+        if differs(values[cell], exact):
+            return None, f"a spot check of {cell} gave {_format(exact)}, the cone engine {_format(values[cell])}"
     return [values[tuple(index)] for index in indices], ""
+
+
+def _run_passes(
+    engine: ConeEngine, grid: _Grid, reader: _LogitReader, cells: Sequence[Index], end: int
+) -> Iterator[tuple[Tensor, dict[Index, Tensor]]]:
+    """Yield the unpatched metric of each pass, and its cells; ``end``: one past the last read position."""
+    budget = free_memory(engine.adapter.devices) // 2
+    jobs = (
+        job
+        for layers, places in _rectangles(cells)
+        for job in _split(lambda some, layers=layers: _make_job(engine, grid, layers, some, end, len(reader.row)), places, budget)
+    )
+    for some in _join(jobs, budget):
+        batches = [(SwapBatch(grid.tokens, reader, tuple(map(grid.swap, job.places))), job.layers) for job in some]
+        results = engine.run_swap_batches(batches, site=grid.site, window=1)
+        for job, (alone, of_places) in zip(some, results, strict=True):
+            measured = {
+                (layer, *place): value
+                for place, one in zip(job.places, of_places, strict=True)
+                for layer, value in zip(job.layers, one.values["value"], strict=True)
+            }
+            yield alone.values["value"], measured
 
 
 @torch.no_grad()
