@@ -3,10 +3,10 @@
 TransformerLens is timed on random cells, half of them before and half after anchorlens, and scaled to the grid. Both run in this
 process with two threads. The prompts differ at one token; the metric is a logit difference at the last position.
 
-`flops`: floating-point operations of all full forward passes divided by those of the cones. The next columns are bounds of the ratio.
-`bound`: all operations of the cones run at the rate of a large matrix product, and nothing else takes time. `products`: beside the
-full forward passes of anchorlens (capture of activations, spot checks), only the matrix products of its cones take time; they are
-run alone, in the same layouts. `arithmetic`: all arithmetic operations, without copies and indexing.
+`flops`: floating-point operations of all full forward passes divided by those of the cones. Bounds of the ratio follow. `bound`: all
+operations of the cones run at the rate of a large matrix product, and nothing else takes time. `products`: beside the full forward
+passes of anchorlens (capture of activations, spot checks), only the matrix products of its cones take time; they are run alone, in
+the same layouts. `arithmetic`: all arithmetic operations, without copies and indexing.
 """
 
 import argparse
@@ -154,19 +154,8 @@ def main() -> None:
     model = al.load_model("smollm2-135m-instruct", device="cpu", backend="hooked")
     assert isinstance(model, HookedTransformer)
     shape = adapt(model).shape
-    heads = (
-        "grid",
-        "prompts",
-        "tokens",
-        "first",
-        "TransformerLens s",
-        "anchorlens s",
-        "ratio",
-        "flops",
-        "bound",
-        "products",
-        "arithmetic",
-    )
+    heads = ["grid", "prompts", "tokens", "first", "TransformerLens s", "anchorlens s"]
+    heads += ["ratio", "flops", "bound", "products", "arithmetic"]
     print(f"| {' | '.join((*heads, 'difference', 'peak MB'))} |")
     print(f"|---|{'---:|' * (len(heads) + 1)}", flush=True)
     for name, number in product(options.grids, options.cases):
