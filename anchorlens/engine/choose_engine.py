@@ -56,7 +56,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
         )
     if engine == "reference":
         return ReferenceEngine(adapter)
-    reason = find_unsupported(adapter, sites)
+    reason = find_cone_obstacle(adapter, sites)
     cone = ConeEngine(adapter) if reason is None else None
     reason = reason if cone is None else _difference(cone, ids, logits)
     if cone is not None and reason is None:
@@ -65,7 +65,7 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     return ReferenceEngine(adapter, reason or "")
 
 
-def find_unsupported(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:
+def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:
     """Return the reason why the cone engine cannot be used with a model and sites that are read or changed; None if it can."""
     reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
     if reason is None and any(not isinstance(site, str) or site not in (*SITES, *HEAD_SITES) for site in sites):

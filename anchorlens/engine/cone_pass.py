@@ -168,7 +168,7 @@ class Pass:
         if self.layout.patches is None or not ranges:
             return
         cells = x[self.n_clean :].view(self.n_lanes, self.n_cell, -1)
-        values = self._patched_streams(layer, lambda tokens: x[tokens])
+        values = self._patch_values(layer, lambda tokens: x[tokens])
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
 
@@ -191,12 +191,12 @@ class Pass:
                 table = heads.view(*tokens.shape, *z.shape[1:])
                 table[:, self.entry, self.heads] = self.given_streams[layer].to(z.dtype)
             else:
-                values = self._patched_streams(
+                values = self._patch_values(
                     layer, lambda at: out[at] if site == wanted else self._stream_at(block, x[at], z[at], site)
                 ).repeat(len(lanes), 1)
             out[tokens.flatten()] = self._stream_at(block, streams, heads, wanted, site, values)
 
-    def _patched_streams(self, layer: int, at: Callable[[Int[Tensor, "token"]], Tokens]) -> Tokens:
+    def _patch_values(self, layer: int, at: Callable[[Int[Tensor, "token"]], Tokens]) -> Tokens:
         """Return the streams that replace those of patched tokens; ``at``: clean tokens -> their streams at the site."""
         given = self.given_streams
         if given is not None and given.shape[1] == len(self.cell) and self.directions is None:

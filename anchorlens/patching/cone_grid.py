@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.choose_engine import describe_failure, find_unsupported
+from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.metric_reads import find_reads, find_tokens
@@ -210,7 +210,7 @@ def measure_grid(
         raise InputError(
             f"activation_name={site!r}: the model has none. Give one of {', '.join(adapter.sites)}.", argument="activation_name"
         )
-    reason = find_unsupported(adapter, [site])
+    reason = find_cone_obstacle(adapter, [site])
     if reason is not None:
         return None, reason
     own, template = _run_with_capture(adapter, model, tokens.to(adapter.device), site)
