@@ -180,7 +180,7 @@ def measure(model: HookedTransformer, shape: Shape, name: str, case: tuple[int, 
     layers = range(0, shape.n_layers, shape.n_layers // n_layers)[:n_layers] if n_layers else range(shape.n_layers)
     sizes = {"pos": tokens, "head": shape.n_heads}
     grid = pd.DataFrame(list(product(layers, *(range(sizes[axis]) for axis in axes))), columns=["layer", *axes])
-    some = random.Random(0).sample(range(len(grid)), min(n_cells, len(grid)))
+    some = random.Random(0).sample(range(len(grid)), min(max(2, n_cells), len(grid)))
     arguments = (model, corrupted, cache, metric)
 
     def fast_grid() -> torch.Tensor:

@@ -74,8 +74,8 @@ def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str 
 
 
 def describe_failure(why: Exception) -> str:
-    """Describe an error of a cone pass; raise it again if it is none of those that a model's own parts cause."""
-    if not isinstance(why, _FORWARD_ERRORS) or isinstance(why, InputError) or out_of_memory(why):
+    """Return a description of an error that a model's own modules may cause; raise any other error again."""
+    if not isinstance(why, _FORWARD_ERRORS) or out_of_memory(why):
         raise why
     return f"{type(why).__name__}: {_first_line(why)}"
 

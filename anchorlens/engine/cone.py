@@ -72,7 +72,7 @@ class ConeEngine(Engine):
     ) -> list[tuple[Metrics, list[Metrics]]]:  # fmt: skip
         """Run several batches, each with its layers, through the blocks together: weights are read from memory once.
 
-        All batches must be read at the same site. Returns the result of :meth:`run_swaps` of each batch.
+        All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps` of each batch.
         """
         n_heads = 1
         if site in HEAD_SITES:
@@ -80,6 +80,7 @@ class ConeEngine(Engine):
                 raise InputError(f"window={window}: not with site={site!r}. Give window=1, or site='z'.", argument="window")
             batches = [(as_output_patches(self.adapter, batch, str(site)), layers) for batch, layers in batches]
             site, n_heads = "z", self.adapter.shape.n_heads
+        assert len({batch.reader.where for batch, _ in batches}) == 1
         site_read, layer_read = batches[0][0].reader.where or ("resid_post", self.adapter.n_layers - 1)
         lanes_of = [Lanes.windows(layers, window, self.adapter.n_layers) for _, layers in batches]
         plans = [SwapPlan(batch, site, n_heads) for batch, _ in batches]

@@ -173,10 +173,10 @@ class Pass:
             cells[first:stop, self.cell] = values
 
     def _patch_behind(self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], out: Table, wanted: str, n_old: int) -> None:
-        """Replace the streams ``out`` of patched tokens in the lanes whose window contains a block: those at site ``wanted``.
+        """Replace the streams of patched tokens in the lanes whose window contains a block.
 
-        ``x``, ``z``: streams before the block, and heads' output, of the clean rows and of the first ``n_old`` lanes. The others
-        start here, so that their other tokens equal the clean rows.
+        ``out``: streams at site ``wanted``. ``x``, ``z``: streams before the block, and heads' output, of the clean rows and of the
+        first ``n_old`` lanes. The other lanes start here, so that their tokens that are not patched equal those of the clean rows.
         """
         site, layer = self.site, block.layer
         if self.layout.patches is None or not len(self.patched) or site not in _BEHIND[: _BEHIND.index(wanted) + 1]:

@@ -70,7 +70,7 @@ class SwapPlan:
     """
 
     def __init__(self, batch: SwapBatch, site: SiteLike, n_heads: int = 1) -> None:
-        self.n_heads = n_heads
+        self.n_heads, self.is_z = n_heads, str(site) == "z"
         ids = token_rows(batch.tokens)
         self.batch, self.donors = batch, token_rows(batch.donors) if batch.donors is not None else []
         self.reads = list(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
@@ -132,7 +132,7 @@ class SwapPlan:
                 if target < starts[i]:
                     continue
                 token, cell = -1, cells.first + offset[i] + target - starts[i]
-                if swap.heads is not None or self.n_heads > 1:  # given activations of z
+                if self.is_z:
                     assert swap.streams is not None
                     for head in range(self.n_heads) if swap.heads is None else swap.heads:
                         streams.append(swap.streams[:, i, slot].unflatten(-1, (self.n_heads, -1))[:, head])

@@ -2,9 +2,9 @@
 
 ``from anchorlens import patching`` is the only line to change. The cone engine computes only what a patch can reach:
 
-- ``get_act_patch_resid_pre``, ``_resid_mid``, ``_attn_out``, ``_mlp_out`` and ``_block_every`` run on the cone engine;
-- patches of heads and patterns, and any other setter, run one full forward pass per cell, as in TransformerLens;
-- so does every call that the cone engine cannot serve; a warning gives the reason.
+- all functions and setters of TransformerLens run on the cone engine;
+- any other setter, and every call that the cone engine cannot serve, runs one full forward pass per cell, as in TransformerLens; a
+  warning gives the reason.
 
 Values that are patched in come from the given ``clean_cache``, also where it was edited by hand. Differences from TransformerLens:
 no gradient flows through the result, and a cell whose clean and corrupted activations agree within 1e-5 has the corrupted value.

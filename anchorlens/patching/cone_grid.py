@@ -41,7 +41,8 @@ VectorMetric: TypeAlias = Callable[[Tensor], Float[Tensor, "value"]]
 _EQUAL = 1e-5
 # Tokens in the top layer of a pass on a CPU, and rows that are unembedded at once.
 _TOKENS, _ROWS = 8192, 64
-# Tolerance of a spot check, relative to the range of the metric and to its value; cells per spot check, and the most checks.
+# Tolerance of spot checks and of the unpatched metric, relative to the range of the metric and to its value; cells per spot check,
+# and the most checks.
 _TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 1000, 2
 # Setter -> columns of its index after the layer, and whether the site is a pattern.
 _COLUMNS: dict[PatchSetter, tuple[tuple[str, ...], bool]] = {
@@ -176,7 +177,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Job:
-    """Rectangle of cells of one pass, with the number of tokens in its top layer and its memory."""
+    """Rectangle of cells of one pass: tokens in its top layer, memory, and whether a larger pass has no higher throughput."""
 
     layers: Sequence[int]
     places: Sequence[Index]
@@ -259,12 +260,7 @@ def _run_passes(
 ) -> Iterator[tuple[Tensor, dict[Index, Tensor]]]:
     """Yield the unpatched metric of each pass, and its cells; ``end``: one past the last read position."""
     budget = free_memory(engine.adapter.devices) // 2
-    jobs = (
-        job
-        for layers, places in _rectangles(cells)
-        for job in _split(lambda some, layers=layers: _make_job(engine, grid, layers, some, end, len(reader.row)), places, budget)
-    )
-    for some in _join(jobs, budget):
+    for some in _join(_plan_jobs(engine, grid, reader, cells, end, budget), budget):
         batches = [(SwapBatch(grid.tokens, reader, tuple(map(grid.swap, job.places))), job.layers) for job in some]
         results = engine.run_swap_batches(batches, site=grid.site, window=1)
         for job, (alone, of_places) in zip(some, results, strict=True):
@@ -292,8 +288,20 @@ def _run_with_capture(
     return torch.stack(seen), logits.clone()
 
 
+def _plan_jobs(
+    engine: ConeEngine, grid: _Grid, reader: _LogitReader, cells: Sequence[Index], end: int, budget: int
+) -> Iterator[_Job]:
+    for layers, places in _rectangles(cells):
+        length = {place: max(1, end - grid.first(place)) for place in places}
+
+        def make(some: list[Index], layers: list[int] = layers, length: dict[Index, int] = length) -> _Job:
+            return _make_job(engine, grid, layers, {place: length[place] for place in some}, reader, end)
+
+        yield from _split(make, places, budget)
+
+
 def _rectangles(cells: Sequence[Index]) -> list[tuple[list[int], list[Index]]]:
-    """Cover cells by rectangles (layers, places), largest first; layers with at most half of all places get their own."""
+    """Make the job of a rectangle; ``lengths``: place -> number of changed positions; ``end``: one past the last read one."""
     by_layer: dict[int, list[Index]] = {}
     for layer, *place in cells:
         by_layer.setdefault(layer, []).append(tuple(place))
@@ -304,15 +312,16 @@ def _rectangles(cells: Sequence[Index]) -> list[tuple[list[int], list[Index]]]:
     return sorted(((layers, list(group)) for group, layers in groups.items()), key=lambda one: -len(one[0]) * len(one[1]))
 
 
-def _make_job(engine: ConeEngine, grid: _Grid, layers: Sequence[int], places: Sequence[Index], end: int, n_reads: int) -> _Job:
-    """Make the job of a rectangle; ``end``: one past the last read position."""
+def _make_job(
+    engine: ConeEngine, grid: _Grid, layers: Sequence[int], lengths: dict[Index, int], reader: _LogitReader, end: int
+) -> _Job:
+    """Make the job of a rectangle; ``lengths``: place -> number of changed positions; ``end``: one past the last read position."""
     n_rows, n_pos = grid.tokens.ids.shape
-    lengths = [max(1, end - grid.first(place)) for place in places]
-    groups = tuple((n_rows * length, n_rows, length, end) for length in lengths)
-    size, on_cpu = PassSize(n_rows * n_pos, n_rows, n_pos, groups, 0, n_reads), engine.adapter.device.type == "cpu"
+    groups = tuple((n_rows * length, n_rows, length, end) for length in lengths.values())
+    size, on_cpu = PassSize(n_rows * n_pos, n_rows, n_pos, groups, 0, len(reader.row)), engine.adapter.device.type == "cpu"
     n_tokens = size.clean_tokens + len(layers) * size.lane
     is_full = n_tokens > _TOKENS if on_cpu else engine.saturates(size, len(layers))
-    return _Job(layers, places, n_tokens, engine.pass_bytes(size, len(layers)), is_full)
+    return _Job(layers, list(lengths), n_tokens, engine.pass_bytes(size, len(layers)), is_full)
 
 
 def _split(make: Callable[[list[Index]], _Job], places: Sequence[Index], budget: int) -> Iterator[_Job]:

@@ -34,6 +34,7 @@ CONFIGS: dict[str, dict[str, object]] = {
     "gpt2_by_layer": {"scale_attn_by_inverse_layer_idx": True},
     "gpt2_unscaled": {"use_attn_scale": False},
     "ln_pre": {"normalization_type": "LNPre"},
+    "one_head": {"n_heads": 1, "d_vocab": 512},
     # Its log P are about -1000: in float32 they differ by rounding alone.
     "no_norm": {"normalization_type": None, "dtype": torch.float64},
     "llama": {**LLAMA, "n_key_value_heads": 2},

@@ -11,7 +11,8 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HEAD_SITES
-from tests.engine.make import ANCHORS, LENGTHS, answer_reader, batch_of, effects_of, random_rows, slots, swaps_off
+from tests.engine.configurations import adapter_of
+from tests.engine.make import ANCHORS, LENGTHS, answer_reader, batch_of, case, effects_of, random_rows, slots, swaps_off
 from tests.tiers import fast
 
 FAMILIES = ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3", "mistral", "olmo2"]
@@ -40,6 +41,26 @@ def test_both_engines_agree(tiny_model, family, site):
     wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
     assert swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, torch.float32) <= 1
     assert min(effects_of(wanted)) > 1e-4
+
+
+@pytest.mark.parametrize("site", HEAD_SITES)
+def test_a_model_with_one_head(site):
+    adapter = adapter_of("one_head")
+    batch, way = head_batch(adapter, site), {"site": site, "layers": (2, 0, 1), "window": 1}
+    wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
+    assert swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, torch.float32) <= 1
+    assert min(effects_of(wanted)) > 1e-5
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "mlp_out", "z"])
+def test_batches_that_run_together_give_what_each_gives_alone(tiny_model, site):
+    adapter = adapt(tiny_model("llama"))
+    batch = head_batch(adapter, "z") if site == "z" else case(tiny_model("llama"))[1]
+    jobs = [(replace(batch, swaps=batch.swaps[:1]), (0, 2)), (replace(batch, swaps=batch.swaps[1:]), (1,))]
+    together = ConeEngine(adapter).run_swap_batches(jobs, site=site, window=1)
+    for (one, layers), found in zip(jobs, together, strict=True):
+        wanted = ReferenceEngine(adapter).run_swaps(one, site=site, layers=layers, window=1)
+        assert swaps_off(found, wanted, torch.float32) <= 1
 
 
 @pytest.mark.parametrize("site", HEAD_SITES)

@@ -11,6 +11,7 @@ import transformer_lens.patching as theirs
 
 from anchorlens import patching as ours
 from anchorlens.errors import InputError
+from anchorlens.models.hooked.blocks import HookedBlock
 from tests.engine.make import random_rows
 from tests.tiers import fast
 
@@ -154,6 +155,24 @@ def test_a_metric_that_reads_where_the_search_does_not_see_it_is_found_by_the_sp
     clean, corrupted = prompts(1)
     monkeypatch.setattr("anchorlens.patching.cone_grid.find_reads", lambda metric, logits: [6])
     with pytest.warns(UserWarning, match="because a spot check of"):
+        found = ours.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
+    with torch.no_grad():
+        wanted = theirs.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fault", ["unpatched metric is", "a pass failed (RuntimeError: no kernel)"])
+def test_a_cone_engine_that_differs_or_fails_is_not_used(tiny_model, monkeypatch, fault):
+    model, right = tiny_model("gpt2"), HookedBlock.mlp_out
+    clean, corrupted = prompts(1)
+
+    def mlp_out(block, x):
+        if fault.startswith("a pass"):
+            raise RuntimeError("no kernel")
+        return -right(block, x)
+
+    monkeypatch.setattr(HookedBlock, "mlp_out", mlp_out)
+    with pytest.warns(UserWarning, match=re.escape(fault)):
         found = ours.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
     with torch.no_grad():
         wanted = theirs.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
