@@ -301,7 +301,7 @@ def _plan_jobs(
 
 
 def _rectangles(cells: Sequence[Index]) -> list[tuple[list[int], list[Index]]]:
-    """Make the job of a rectangle; ``lengths``: place -> number of changed positions; ``end``: one past the last read one."""
+    """Cover cells by rectangles (layers, places), largest first; layers with at most half of all places get one of their own."""
     by_layer: dict[int, list[Index]] = {}
     for layer, *place in cells:
         by_layer.setdefault(layer, []).append(tuple(place))
