@@ -18,9 +18,13 @@ BASE = sorted(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BASE)
 def test_every_function_on_smollm2(smollm2, name):
-    """The whole grid here, some cells there: TransformerLens runs a forward pass for each."""
-    clean, corrupted = (smollm2.to_tokens(f"{place} is in", prepend_bos=False) for place in ("Paris", "London"))
-    right, wrong = (smollm2.to_single_token(text) for text in (" France", " England"))
+    """The whole grid here, some cells there: TransformerLens runs a forward pass for each.
+
+    The prompts have large effects at every site: float32 rounds logits by 1e-5, whatever the range.
+    """
+    story = "When John and Mary went to the store, {} gave a drink to"
+    clean, corrupted = (smollm2.to_tokens(story.format(who), prepend_bos=False) for who in ("Mary", "John"))
+    right, wrong = (smollm2.to_single_token(text) for text in (" John", " Mary"))
 
     def metric(logits):
         return logits[0, -1, right] - logits[0, -1, wrong]
