@@ -17,6 +17,9 @@ from torch import Tensor
 
 from anchorlens.engine.patches import window_layers
 
+# Cell groups whose attention is computed together: most tokens of a lane with padding, and tokens with padding per token.
+TOGETHER, _PADDED = 64, 1.5
+
 
 @dataclass(frozen=True)
 class Lanes:
@@ -169,7 +172,6 @@ class CellGroup:
     """Cells of one anchor or control in every lane.
 
     Attributes:
-        attention: Index tensors for attention.
         first: First token of the cells in a lane.
         stop: One past their last token in a lane.
         join: Clean token that each token is copied from when a lane starts.
@@ -180,9 +182,9 @@ class CellGroup:
         bases: Clean token at position ``prefix`` of the clean row whose keys precede each row.
         rows: Index of each row in the batch.
         offsets: First token of each row among the cells.
+        queries: Tokens among the cells that are queries of attention; all but in the last layer.
     """
 
-    attention: AttentionGroup
     first: int
     stop: int
     join: tuple[int, ...]
@@ -193,13 +195,13 @@ class CellGroup:
     bases: tuple[int, ...]
     rows: tuple[int, ...]
     offsets: tuple[int, ...]
+    queries: tuple[int, ...]
 
-    def of_reads(self, first: int, prefix: int, clean_slot: Int[Tensor, "clean_token"]) -> "CellGroup":
+    def of_reads(self, first: int, clean_slot: Int[Tensor, "clean_token"]) -> "CellGroup":
         """Return the group of its reads, at token ``first`` of a lane; ``clean_slot``: new indices of clean tokens."""
-        tokens = list(self.reads.tokens)
-        attention = AttentionGroup.make(self.starts, self.ends, prefix, self.bases, torch.tensor(tokens, dtype=torch.long))
+        tokens = self.reads.tokens
         return replace(
-            self, attention=attention, first=first, stop=first + len(tokens),
+            self, queries=tokens, first=first, stop=first + len(tokens),
             join=tuple(clean_slot[[self.join[t] for t in tokens]].tolist()), positions=tuple(self.positions[t] for t in tokens),
             reads=replace(self.reads, tokens=tuple(range(len(tokens)))),
         )  # fmt: skip
@@ -247,7 +249,7 @@ def make_cell_group(
     ``clean_row``: clean row of each row; ``starts``: changed row -> first computed position; ``ends``: one past the last read
     position of each row; ``reads``: (row, position) pairs; ``before``: row -> donor's clean row if its keys precede the cells.
     """
-    prefix, rows = len(clean.prefix), sorted(starts)
+    rows = sorted(starts)
     begin, stop = [starts[i] for i in rows], [ends[i] for i in rows]
     bases = [clean.starts[(before or {}).get(i, clean_row[i])] for i in rows]
     positions = [p for a, b in zip(begin, stop, strict=True) for p in range(a, b)]
@@ -256,8 +258,8 @@ def make_cell_group(
     offset = dict(zip(rows, offsets, strict=True))
     pairs = [(r, offset[i] + p - starts[i]) for r, (i, p) in enumerate(reads) if i in starts and p >= starts[i]]
     return CellGroup(
-        AttentionGroup.make(begin, stop, prefix, bases), first, first + len(join), tuple(join), tuple(positions),
-        ReadIndex.make(pairs), tuple(begin), tuple(stop), tuple(bases), tuple(rows), tuple(offsets),
+        first, first + len(join), tuple(join), tuple(positions), ReadIndex.make(pairs), tuple(begin), tuple(stop), tuple(bases),
+        tuple(rows), tuple(offsets), tuple(range(len(join))),
     )  # fmt: skip
 
 
@@ -327,6 +329,33 @@ class Layout:
     patches: PatchIndex | None = None
     cuts: tuple[Cut, ...] = ()  # one per cell group
 
+    def attended_together(self) -> list[range]:
+        """Return ranges of cell groups whose attention is computed together: small ones of similar length, without cuts."""
+        ranges: list[range] = []
+        for i in range(len(self.cell_groups)):
+            longer = range(ranges[-1].start if ranges else 0, i + 1)
+            lengths = [
+                b - a
+                for cells in self.cell_groups[longer.start : longer.stop]
+                for a, b in zip(cells.starts, cells.ends, strict=True)
+            ]
+            padded = len(lengths) * max(lengths)
+            if ranges and not self.cuts and padded <= min(TOGETHER, _PADDED * sum(lengths)):
+                ranges[-1] = longer
+            else:
+                ranges.append(range(i, i + 1))
+        return ranges
+
+    def attention(self, numbers: range) -> AttentionGroup:
+        """Return the attention group of neighbouring cell groups."""
+        groups, offset, queries = self.cell_groups[numbers.start : numbers.stop], 0, list[int]()
+        for cells in groups:
+            queries += [offset + token for token in cells.queries]
+            offset += sum(cells.ends) - sum(cells.starts)
+        rows = [row for cells in groups for row in zip(cells.starts, cells.ends, cells.bases, strict=True)]
+        starts, ends, bases = zip(*rows, strict=True)
+        return AttentionGroup.make(starts, ends, len(self.clean_rows.prefix), bases, torch.tensor(queries, dtype=torch.long))
+
     def after_attention(self) -> "tuple[Layout, Int[Tensor, 'clean_token'], Int[Tensor, 'cell_token']]":
         """Return the layout after the last attention: of tokens that are read, and of the sources of their patches.
 
@@ -348,7 +377,7 @@ class Layout:
         )  # fmt: skip
         groups: list[CellGroup] = []
         for cells in self.cell_groups:
-            groups.append(cells.of_reads(groups[-1].stop if groups else 0, prefix, clean_slot))
+            groups.append(cells.of_reads(groups[-1].stop if groups else 0, clean_slot))
         reads = replace(self.reads, tokens=tuple(clean_slot[list(self.reads.tokens)].tolist()))
         small = replace(
             self, clean_rows=clean, reads=reads, cell_groups=tuple(groups),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anchorlens.engine.cone_layout import TOGETHER
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, WIDE_SLICE
 from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products
@@ -61,8 +62,11 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     """Return an upper estimate of a cone pass's peak memory on one device, without the model, in bytes."""
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
-    widest = max([size.clean_rows * size.clean_keys, *(lanes * rows * width for _, rows, width, _ in size.cell_groups)])
-    scores = max([size.clean_rows * size.clean_keys**2, *(lanes * rows * width * keys for _, rows, width, keys in size.cell_groups)])
+    # Small cell groups are padded to one width together.
+    groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
+    groups += [(TOGETHER, width, keys + width) for padded, width, keys in groups[1:] if padded < TOGETHER]
+    widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
+    scores = max([size.clean_rows * size.clean_keys**2, *(lanes * padded * keys for padded, _, keys in groups)])
     attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
     if half_on_cpu(device, shape.dtype):  # attention has float32 copies
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
