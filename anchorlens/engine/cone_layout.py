@@ -329,7 +329,7 @@ class Layout:
     patches: PatchIndex | None = None
     cuts: tuple[Cut, ...] = ()  # one per cell group
 
-    def attended_together(self) -> list[range]:
+    def attention_ranges(self) -> list[range]:
         """Return ranges of cell groups whose attention is computed together: small ones of similar length, without cuts."""
         ranges: list[range] = []
         for i in range(len(self.cell_groups)):

@@ -279,7 +279,7 @@ class Pass:
     def _groups_of(self, layout: Layout) -> list[GroupAttention]:
         """Return the attention groups of a layout on the device, clean rows first; keys and values are those of all tokens."""
         groups = [GroupAttention(layout.clean_rows.attention, self.device, slice(0, self.n_clean))]
-        for some in layout.attended_together():
+        for some in layout.attention_ranges():
             first, last = self.layout.cell_groups[some.start], self.layout.cell_groups[some[-1]]
             cut = layout.cuts[some.start] if layout.cuts else None
             groups.append(GroupAttention(layout.attention(some), self.device, slice(first.first, last.stop), cut))
