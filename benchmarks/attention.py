@@ -26,10 +26,10 @@ from jaxtyping import Float
 from peers.jobs import CASES, model_directory, write_jobs
 from torch import Tensor
 
-from anchorlens.engine.cone_pass import Pass
+from anchorlens.engine.cone_attention import GroupAttention
 from anchorlens.models.blocks import Block
 
-_OWN = Pass._attend
+_OWN = GroupAttention.attend
 
 
 def main() -> None:
@@ -42,19 +42,19 @@ def main() -> None:
     seconds: Counter[tuple[str, str]] = Counter()
     largest = 0.0
 
-    def both(self: Pass, block: Block, group: Any, *streams: Tensor) -> Tensor:
+    def both(self: GroupAttention, block: Block, *streams: Any) -> Tensor:
         nonlocal largest
         found: dict[str, Tensor] = {}
         part = "clean" if streams[1].data_ptr() == streams[3].data_ptr() else "lanes"  # clean rows have their own keys
         ways = {"own": _OWN, "fused": fused}
         for name in sorted(ways, reverse=bool(block.layer % 2)):  # alternates, so that both find a warm cache equally often
             started = time.process_time()
-            found[name] = ways[name](self, block, group, *streams)
+            found[name] = ways[name](self, block, *streams)
             seconds[part, name] += time.process_time() - started
         largest = max(largest, float((found["own"] - found["fused"]).abs().max()))
         return found["own"]
 
-    Pass._attend = both
+    GroupAttention.attend = both
     print(f"{'case':26} {'engine s':>8} {'clean s':>8} {'fused':>6} {'lanes s':>8} {'fused':>6} {'largest difference':>19}")
     with tempfile.TemporaryDirectory() as folder:
         for name, file in write_jobs(adapter.model, cases, Path(folder)).items():
@@ -71,31 +71,34 @@ def main() -> None:
 
 
 def fused(
-    self: Pass, block: Block, group: Any, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor
+    self: GroupAttention, block: Block, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor,
+    prefix: tuple[Tensor, Tensor] | None, _: object = (),
 ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
-    """Compute :meth:`Pass._attend` by ``scaled_dot_product_attention``, without soft cap and knockouts."""
-    sizes = {"lane": len(q), "row": group.n_rows}
+    """Compute :meth:`GroupAttention.attend` by ``scaled_dot_product_attention``, without soft cap and knockouts."""
+    sizes = {"lane": len(q), "row": self.n_rows}
     own = "lane (row key) kv d_head -> (lane row) kv key d_head"
-    keys = [rearrange(k[:, group.keys], own, row=group.n_rows)]
-    values = [rearrange(v[:, group.keys], own, row=group.n_rows)]
-    if group.n_base:
+    keys, values = ([rearrange(each[:, _all_or(self.keys)], own, row=self.n_rows)] for each in (k, v))
+    if self.n_base:
         before = "(row key) kv d_head -> (lane row) kv key d_head"
-        keys.insert(0, repeat(base_k[group.base], before, **sizes))
-        values.insert(0, repeat(base_v[group.base], before, **sizes))
-    n_prefix = len(self.layout.runs.prefix)
-    if n_prefix and self.prefix is not None:
-        for table, shared in zip((keys, values), self.prefix.at(block.layer, n_prefix), strict=True):
-            table.insert(0, shared.expand(sizes["lane"] * sizes["row"], *shared.shape))
-    denied = group.denied(block.window)
+        keys.insert(0, repeat(base_k[self.base], before, **sizes))
+        values.insert(0, repeat(base_v[self.base], before, **sizes))
+    for table, shared in zip((keys, values), prefix or (), strict=False):
+        table.insert(0, shared.expand(sizes["lane"] * sizes["row"], *shared.shape))
+    excluded = self.exclusion_mask(block.window)
+    queries = "lane (row query) head d_head -> (lane row) head query d_head"
     out = F.scaled_dot_product_attention(
-        rearrange(q[:, group.queries], "lane (row query) head d_head -> (lane row) head query d_head", row=group.n_rows),
+        rearrange(q[:, _all_or(self.queries)], queries, row=self.n_rows),
         torch.cat(keys, 2),
         torch.cat(values, 2),
-        attn_mask=None if denied is None else repeat(~denied[0, :, 0, :, 0], "row query key -> (lane row) 1 query key", **sizes),
+        attn_mask=None if excluded is None else repeat(~excluded[0, :, 0, :, 0], "row query key -> (lane row) 1 query key", **sizes),
         scale=1.0,  # queries are already scaled
         enable_gqa=True,
     )
-    return rearrange(out, "(lane row) head query d_head -> lane (row query) head d_head", row=group.n_rows)[:, group.found]
+    return rearrange(out, "(lane row) head query d_head -> lane (row query) head d_head", **sizes)[:, _all_or(self.query_slots)]
+
+
+def _all_or(index: Tensor | None) -> Tensor | slice:
+    return slice(None) if index is None else index
 
 
 if __name__ == "__main__":
