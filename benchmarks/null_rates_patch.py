@@ -2,6 +2,7 @@
 
     python benchmarks/null_rates_patch.py                            300 sweeps of each world and size
     python benchmarks/null_rates_patch.py --runs 100 --sizes 10,20 --worlds sparse --controls 1
+    python benchmarks/null_rates_patch.py --rows runs/facts          the effects of a real sweep, drawn anew, in place of the worlds
 
 Simulated sweeps without a model: effects of pairs (one per group), in logits, on a grid of 30 layers and 20 places, with the
 controls ``other_pair`` and ``norm_matched``. Noise has a correlation of 0.8 between neighbouring layers and sd 1 unless stated.
@@ -23,14 +24,24 @@ Worlds with an effect, controls around 0, normal noise: ``one cell`` (mean 2 at 
 and ``block in 30 %`` (5 in 30 % of the pairs at 8 layers of 2 places, noise of sd 0.3). ``claimed`` is then the share of sweeps that
 claim a cell with the effect, ``cells`` the mean share of these cells that are claimed, ``wrong`` the share of sweeps that claim
 another one.
+
+``--rows`` draws the groups of a measured sweep with replacement, without the cells that follow by construction:
+
+- ``labels exchanged``: patch and controls are exchanged at random within each group, so that no control differs from the patch.
+- ``signs drawn``: all effects of a group are multiplied by 1 or -1 at random, so that all means are 0.
+- ``as measured``: here a true cell is one that stands in the sweep of all groups, and a wrong one has, over all groups, no effect
+  beyond both controls in one direction.
 """
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+import anchorlens as al
 from anchorlens.protocols.patch.standing_cells import status_of
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import STANDS
@@ -44,6 +55,7 @@ NULLS = (
     "control sparse", "control rare", "mixed",
 )  # fmt: skip
 EFFECTS = ("one cell", "block", "block in 30 %")
+MEASURED = ("labels exchanged", "signs drawn", "as measured")
 Array = npt.NDArray[np.float64]
 
 
@@ -126,12 +138,49 @@ def rates(
     world: str, pairs: int, runs: int, n_controls: int = 2, n_resamples: int = 1000, level: float = 0.95
 ) -> tuple[float, float, float]:
     """Return the share of sweeps that claim a true cell, the share of true cells claimed, and of sweeps that claim another."""
-    true, counts = true_cells(world), np.zeros(3)
+    true = true_cells(world)
+    return _rates(lambda seed: draw(world, pairs, seed), true, ~true, runs, n_controls, n_resamples, level)
+
+
+def _rates(
+    draw_one: Callable[[int], Array], true: npt.NDArray[np.bool_], wrong: npt.NDArray[np.bool_], runs: int, n_controls: int,
+    n_resamples: int, level: float,
+) -> tuple[float, float, float]:  # fmt: skip
+    counts = np.zeros(3)
     for seed in range(runs):
-        found = claimed(draw(world, pairs, seed), n_controls, n_resamples, level)
-        counts += (found[true].any(), found[true].mean() if true.any() else 0.0, found[~true].any())
-    hit, share, wrong = (counts / runs).tolist()
-    return hit, share, wrong
+        found = claimed(draw_one(seed), n_controls, n_resamples, level)
+        counts += (found[true].any(), found[true].mean() if true.any() else 0.0, found[wrong].any())
+    return tuple((counts / runs).tolist())
+
+
+def measured_effects(folder: str) -> Array:
+    """Return the effects of a sweep, means of each group, [patch or control, group, 1, cell]; a cell is a layer and a place."""
+    result = al.load_run(folder)[0]
+    arms = [result.to_xarray(control=control).groupby("group").mean() for control in ("none", *CONTROLS)]
+    values = np.stack([arm.to_numpy().reshape(arm.sizes["group"], 1, -1) for arm in arms])
+    by_construction = (values == 0).all((0, 1, 2))
+    return values[..., np.isfinite(values).all((0, 1, 2)) & ~by_construction]
+
+
+def draw_measured(world: str, measured: Array, pairs: int, seed: int) -> Array:
+    """Draw groups of a measured sweep with replacement, [patch or control, group, 1, cell]."""
+    rng = np.random.default_rng([seed, pairs, *world.encode()])
+    groups = rng.integers(measured.shape[1], size=pairs)
+    if world == "labels exchanged":
+        return measured[rng.permuted(np.tile(np.arange(len(measured))[:, None], pairs), axis=0), groups]
+    return measured[:, groups] * (rng.choice([-1.0, 1.0], size=(pairs, 1, 1)) if world == "signs drawn" else 1.0)
+
+
+def measured_rates(
+    world: str, measured: Array, pairs: int, runs: int, n_controls: int = 2, n_resamples: int = 1000, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Return the shares of :func:`rates` for groups drawn from a measured sweep."""
+    true, wrong = np.zeros(measured.shape[2:], dtype=bool), np.ones(measured.shape[2:], dtype=bool)
+    if world == "as measured":
+        mean = measured.mean(1)
+        true = claimed(measured, n_controls, n_resamples, level)
+        wrong = ~((mean[0] * (mean[0] - mean[1 : 1 + n_controls])) > 0).all(0)
+    return _rates(lambda seed: draw_measured(world, measured, pairs, seed), true, wrong, runs, n_controls, n_resamples, level)
 
 
 def main() -> None:
@@ -142,12 +191,19 @@ def main() -> None:
     parser.add_argument("--controls", type=int, default=2, choices=(1, 2), help="number of controls (default: 2)")
     parser.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     parser.add_argument("--level", type=float, default=0.95, help="joint level of each band (default: that of the findings)")
+    parser.add_argument("--rows", metavar="RUN", help="folder of a patch sweep with both controls, whose groups are drawn")
     args = parser.parse_args()
+    options = (args.runs, args.controls, args.resamples, args.level)
+    if args.rows:
+        measured = measured_effects(args.rows)
+        worlds = {world: partial(measured_rates, world, measured) for world in MEASURED}
+    else:
+        worlds = {world: partial(rates, world) for world in args.worlds.split(",")}
     print("| world | groups | claimed | cells | wrong |\n| --- | --- | --- | --- | --- |")
-    for world in args.worlds.split(","):
+    for world, rates_of in worlds.items():
         for pairs in map(int, args.sizes.split(",")):
-            hit, share, wrong = rates(world, pairs, args.runs, args.controls, args.resamples, args.level)
-            first = f"{hit:.3f} | {share:.3f}" if world in EFFECTS else "- | -"
+            hit, share, wrong = rates_of(pairs, *options)
+            first = f"{hit:.3f} | {share:.3f}" if world in (*EFFECTS, "as measured") else "- | -"
             print(f"| {world} | {pairs} | {first} | {wrong:.3f} |", flush=True)
 
 

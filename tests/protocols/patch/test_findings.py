@@ -172,6 +172,24 @@ def test_the_findings_follow_the_rule_whose_null_rates_are_simulated():
         assert found.any() == (name == "block")
 
 
+def test_null_worlds_from_measured_effects():
+    """Labels: each group keeps its three grids, in any order. Signs: each keeps its sizes. Claims are found in neither."""
+    measured = world("effect", 30).reshape(3, 30, 1, -1)
+    measured[..., 0] = np.arange(1, 31)[:, None]  # the first cell tells the group
+    labels, signs, same = (SIMULATION["draw_measured"](name, measured, 12, 0) for name in SIMULATION["MEASURED"])
+    for drawn in (labels, signs, same):
+        assert drawn.shape == (3, 12, 1, 20)
+        for i in range(12):
+            grids, group = np.abs(drawn[:, i, 0]), int(abs(drawn[0, i, 0, 0])) - 1
+            assert sorted(map(tuple, grids)) == sorted(map(tuple, np.abs(measured[:, group, 0])))
+    assert {int(one.argmax()) for one in labels[:, :, 0, 7].T} == {0, 1, 2}  # the cell with the effect, now under any label
+    assert (same[..., 0] > 0).all() and set(np.sign(signs[0, :, 0, 0])) == {-1, 1}
+    measured = world("effect", 30).reshape(3, 30, 1, -1)
+    rates = {name: SIMULATION["measured_rates"](name, measured, 20, 5, n_resamples=200) for name in SIMULATION["MEASURED"]}
+    assert rates["as measured"][0] == 1 and rates["as measured"][2] == 0
+    assert rates["labels exchanged"][2] == rates["signs drawn"][2] == 0
+
+
 def test_pairs_of_different_length_have_no_mean_by_position():
     result = made(world("effect", 12), lengths=[5] * 11 + [4])
     assert result.curves().empty and result.contrasts().empty and not result.findings.statements
