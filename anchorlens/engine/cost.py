@@ -62,9 +62,9 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     """Return an upper estimate of a cone pass's peak memory on one device, without the model, in bytes."""
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
-    # Small cell groups are padded to one width together.
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
-    groups += [(TOGETHER, width, keys + width) for padded, width, keys in groups[1:] if padded < TOGETHER]
+    if len(groups) > 1:  # small ones are padded to one width together
+        groups += [(TOGETHER, width, keys + width) for padded, width, keys in groups if padded < TOGETHER]
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
     scores = max([size.clean_rows * size.clean_keys**2, *(lanes * padded * keys for padded, _, keys in groups)])
     attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
