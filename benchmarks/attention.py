@@ -74,7 +74,7 @@ def fused(
     self: GroupAttention, block: Block, q: Tensor, k: Tensor, v: Tensor, base_k: Tensor, base_v: Tensor,
     prefix: tuple[Tensor, Tensor] | None, _: object = (),
 ) -> Float[Tensor, "lane found head d_head"]:  # fmt: skip
-    """Compute :meth:`GroupAttention.attend` by ``scaled_dot_product_attention``, without soft cap and knockouts."""
+    """Compute :meth:`GroupAttention.attend` by ``scaled_dot_product_attention``, without soft cap, slopes, sinks and knockouts."""
     sizes = {"lane": len(q), "row": self.n_rows}
     own = "lane (row key) kv d_head -> (lane row) kv key d_head"
     keys, values = ([rearrange(each[:, _all_or(self.keys)], own, row=self.n_rows)] for each in (k, v))

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from scipy import stats
 
 import anchorlens as al
+from anchorlens.protocols.patch.grid_statistics import GridStatistics
 from anchorlens.protocols.patch.standing_cells import status_of
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.findings import STANDS
@@ -153,13 +154,12 @@ def _rates(
     return tuple((counts / runs).tolist())
 
 
-def measured_effects(folder: str) -> Array:
+def measured_effects(statistics: GridStatistics) -> Array:
     """Return the effects of a sweep, means of each group, [patch or control, group, 1, cell]; a cell is a layer and a place."""
-    result = al.load_run(folder)[0]
-    arms = [result.to_xarray(control=control).groupby("group").mean() for control in ("none", *CONTROLS)]
-    values = np.stack([arm.to_numpy().reshape(arm.sizes["group"], 1, -1) for arm in arms])
-    by_construction = (values == 0).all((0, 1, 2))
-    return values[..., np.isfinite(values).all((0, 1, 2)) & ~by_construction]
+    tables = [statistics.table(control) for control in ("none", *CONTROLS)]
+    fixed = [statistics.by_construction(control) for control in ("none", *CONTROLS)]
+    cells = [cell for cell in tables[0].columns if not any(one.get(cell, True) for one in fixed)]
+    return np.stack([table[cells].groupby("question_id").mean().to_numpy()[:, None] for table in tables])
 
 
 def draw_measured(world: str, measured: Array, pairs: int, seed: int) -> Array:
@@ -187,15 +187,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="sweeps per world and size (default: 300)")
     parser.add_argument("--sizes", default="10,20,40,100", help="numbers of groups (default: 10,20,40,100)")
-    parser.add_argument("--worlds", default=",".join([*NULLS, *EFFECTS]), help="worlds, separated by commas (default: all)")
+    parser.add_argument(
+        "--worlds", default=",".join([*NULLS, *EFFECTS]), help="simulated worlds, separated by commas (default: all)"
+    )
     parser.add_argument("--controls", type=int, default=2, choices=(1, 2), help="number of controls (default: 2)")
     parser.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     parser.add_argument("--level", type=float, default=0.95, help="joint level of each band (default: that of the findings)")
-    parser.add_argument("--rows", metavar="RUN", help="folder of a patch sweep with both controls, whose groups are drawn")
+    parser.add_argument(
+        "--rows", metavar="RUN", help="folder of a patch sweep with both controls, whose groups are drawn in place of --worlds"
+    )
     args = parser.parse_args()
     options = (args.runs, args.controls, args.resamples, args.level)
     if args.rows:
-        measured = measured_effects(args.rows)
+        measured = measured_effects(al.load_run(args.rows)[0].statistics)
         worlds = {world: partial(measured_rates, world, measured) for world in MEASURED}
     else:
         worlds = {world: partial(rates, world) for world in args.worlds.split(",")}

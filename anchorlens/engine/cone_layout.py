@@ -17,8 +17,9 @@ from torch import Tensor
 
 from anchorlens.engine.patches import window_layers
 
-# Cell groups whose attention is computed together: most tokens of a lane with padding, and tokens with padding per token.
-TOGETHER, _PADDED = 64, 1.5
+# Limits of cell groups whose attention is computed together: tokens of a lane with padding, keys of clean rows that are copied for
+# their rows, and the ratio of padded to real tokens.
+TOGETHER, COPIED, _PADDED = 64, 1024, 1.5
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,10 @@ class CellGroup:
         bases: Clean token at position ``prefix`` of the clean row whose keys precede each row.
         rows: Index of each row in the batch.
         offsets: First token of each row among the cells.
-        queries: Tokens among the cells that are queries of attention; all but in the last layer.
+        queries: Tokens among the cells that are queries of attention: all of them, except in the last layer.
+
+    Behind the last attention (:meth:`of_reads`), ``first``, ``stop``, ``join``, ``positions`` and ``reads`` are those of the tokens
+    that are read; the others are those of all cells.
     """
 
     first: int
@@ -330,24 +334,23 @@ class Layout:
     cuts: tuple[Cut, ...] = ()  # one per cell group
 
     def attention_ranges(self) -> list[range]:
-        """Return ranges of cell groups whose attention is computed together: small ones of similar length, without cuts."""
+        """Return ranges of neighbouring cell groups whose attention is computed together: several if they are small and not cut."""
         ranges: list[range] = []
         for i in range(len(self.cell_groups)):
             longer = range(ranges[-1].start if ranges else 0, i + 1)
-            lengths = [
-                b - a
-                for cells in self.cell_groups[longer.start : longer.stop]
-                for a, b in zip(cells.starts, cells.ends, strict=True)
-            ]
-            padded = len(lengths) * max(lengths)
-            if ranges and not self.cuts and padded <= min(TOGETHER, _PADDED * sum(lengths)):
+            some = self.cell_groups[longer.start : longer.stop]
+            rows = [row for cells in some for row in zip(cells.starts, cells.ends, strict=True)]
+            lengths = [stop - start for start, stop in rows]
+            padded, copied = len(lengths) * max(lengths), len(lengths) * (max(rows)[0] - len(self.clean_rows.prefix))
+            small = padded <= min(TOGETHER, _PADDED * sum(lengths)) and copied <= COPIED
+            if ranges and small and not self.cuts:
                 ranges[-1] = longer
             else:
                 ranges.append(range(i, i + 1))
         return ranges
 
     def attention(self, numbers: range) -> AttentionGroup:
-        """Return the attention group of neighbouring cell groups."""
+        """Return the attention group of neighbouring cell groups; keys and values are those of all their cells."""
         groups, offset, queries = self.cell_groups[numbers.start : numbers.stop], 0, list[int]()
         for cells in groups:
             queries += [offset + token for token in cells.queries]

@@ -250,8 +250,10 @@ class Pass:
         base_q, base_k, base_v = wide(base_q).div_(block.scale), wide(base_k), wide(base_v)
         sizes = [group.n_found for group in groups]
         out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
-        n_prefix = len(self.layout.clean_rows.prefix)
-        prefix = self.prefix.at(block.layer, n_prefix) if self.prefix is not None and n_prefix else None
+        n_prefix, prefix = len(self.layout.clean_rows.prefix), None
+        if n_prefix:
+            assert self.prefix is not None  # a layout behind a prefix comes with it
+            prefix = self.prefix.at(block.layer, n_prefix)
         out[: sizes[0]] = groups[0].attend(block, base_q[None], base_k[None], base_v[None], base_k, base_v, prefix)[0]
         if not self.n_lanes:
             return out

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anchorlens.engine.cone_layout import TOGETHER
+from anchorlens.engine.cone_layout import COPIED, TOGETHER
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, WIDE_SLICE
 from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products
@@ -63,11 +63,11 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
-    if len(groups) > 1:  # small ones are padded to one width together
+    if len(size.cell_groups) > 1:  # small ones are padded to one width together
         groups += [(TOGETHER, width, keys + width) for padded, width, keys in groups if padded < TOGETHER]
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
     scores = max([size.clean_rows * size.clean_keys**2, *(lanes * padded * keys for padded, _, keys in groups)])
-    attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores
+    attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores + (4 * kv * COPIED if len(size.cell_groups) > 1 else 0)
     if half_on_cpu(device, shape.dtype):  # attention has float32 copies
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
     tables = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + attention

@@ -174,6 +174,8 @@ def test_small_cell_groups_share_their_attention(tiny_model, monkeypatch):
 
     together = after()
     assert calls == [2, 7, 2] * 3  # two clean rows; 42 tokens padded to 7 x 9, at most 64; 3 tokens padded to 2 x 2
-    monkeypatch.setattr("anchorlens.engine.cone_layout.TOGETHER", 0)
-    torch.testing.assert_close(after(), together, rtol=0, atol=1e-5)
-    assert calls == [2, *[1] * 9] * 3
+    for limit in ("TOGETHER", "COPIED"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"anchorlens.engine.cone_layout.{limit}", 0)
+            torch.testing.assert_close(after(), together, rtol=0, atol=1e-5)
+            assert calls == [2, *[1] * 9] * 3

@@ -190,6 +190,17 @@ def test_null_worlds_from_measured_effects():
     assert rates["labels exchanged"][2] == rates["signs drawn"][2] == 0
 
 
+def test_measured_effects_are_those_of_the_findings():
+    """Means of each group, without cells that follow by construction; the same cells stand."""
+    effects = world("effect", 30)
+    effects[:, :, 0, 0] = 9
+    result = made(effects, groups=[f"g{i // 2:02d}" for i in range(30)], fixed=((0, 0), (3, 4)))
+    measured = SIMULATION["measured_effects"](result.statistics)
+    by_group = effects.reshape(3, 15, 2, 20).mean(2)
+    np.testing.assert_allclose(np.sort(measured[:, :, 0]), np.sort(by_group[..., 1:-1]), rtol=1e-6)
+    assert SIMULATION["claimed"](measured, n_resamples=300).sum() == len(standing_cells(result)) == 2
+
+
 def test_pairs_of_different_length_have_no_mean_by_position():
     result = made(world("effect", 12), lengths=[5] * 11 + [4])
     assert result.curves().empty and result.contrasts().empty and not result.findings.statements
