@@ -19,7 +19,7 @@ from anchorlens.engine.patches import window_layers
 
 # Limits of cell groups whose attention is computed together: tokens of a lane with padding, keys of clean rows that are copied for
 # their rows, and the ratio of padded to real tokens.
-TOGETHER, COPIED, _PADDED = 64, 1024, 1.5
+TOGETHER, COPIED, PADDED = 64, 1024, 1.5
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class Layout:
             rows = [row for cells in some for row in zip(cells.starts, cells.ends, strict=True)]
             lengths = [stop - start for start, stop in rows]
             padded, copied = len(lengths) * max(lengths), len(lengths) * (max(rows)[0] - len(self.clean_rows.prefix))
-            small = padded <= min(TOGETHER, _PADDED * sum(lengths)) and copied <= COPIED
+            small = padded <= min(TOGETHER, PADDED * sum(lengths)) and copied <= COPIED
             if ranges and small and not self.cuts:
                 ranges[-1] = longer
             else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anchorlens.engine.cone_layout import COPIED, TOGETHER
+from anchorlens.engine.cone_layout import COPIED, PADDED, TOGETHER
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, WIDE_SLICE
 from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products
@@ -64,7 +64,9 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
     if len(size.cell_groups) > 1:  # small ones are padded to one width together
-        groups += [(TOGETHER, width, keys + width) for padded, width, keys in groups if padded < TOGETHER]
+        small = [group for group in groups if group[0] < TOGETHER and group[0] * group[2] // group[1] <= COPIED]
+        together = min(TOGETHER, int(PADDED * sum(padded for padded, _, _ in small)))
+        groups += [(together, width, keys + width) for _, width, keys in small if len(small) > 1]
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
     scores = max([size.clean_rows * size.clean_keys**2, *(lanes * padded * keys for padded, _, keys in groups)])
     attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores + (4 * kv * COPIED if len(size.cell_groups) > 1 else 0)
