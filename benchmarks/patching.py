@@ -34,6 +34,7 @@ from anchorlens import patching as ours
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, pass_flops
 from anchorlens.models.adapt import adapt
+from anchorlens.models.blocks import times
 from anchorlens.models.shape import Shape
 
 # Name -> site, setter, axes of a cell after the layer, number of layers (0: all).
@@ -44,7 +45,7 @@ GRIDS = {
     "z by head": ("z", "layer_head_vector_patch_setter", ("head",), 0),
     "z by head and position, 8 layers": ("z", "layer_pos_head_vector_patch_setter", ("pos", "head"), 8),
 }
-PRODUCTS = frozenset(("mm", "bmm", "addmm"))
+PRODUCTS = frozenset(("mm", "bmm", "addmm", "_linear_pointwise"))
 ARITHMETIC = PRODUCTS | {
     "silu", "mul", "mul_", "add", "add_", "addcmul_", "div_", "rsqrt_", "pow_", "square_", "linalg_vector_norm", "_softmax",
 }  # fmt: skip
@@ -63,7 +64,7 @@ def matrix_rate(shape: Shape) -> float:
     """Return the operations of a large matrix product in one CPU second, the fastest of 30."""
     assert shape.d_mlp is not None
     left, right = torch.randn(2048, shape.d_model), torch.randn(shape.d_model, shape.d_mlp)
-    return 2.0 * left.numel() * shape.d_mlp / min(cpu_seconds(lambda: left @ right)[1] for _ in range(30))
+    return 2.0 * left.numel() * shape.d_mlp / min(cpu_seconds(lambda: times(left, right))[1] for _ in range(30))
 
 
 @dataclass(frozen=True)

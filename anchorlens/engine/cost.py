@@ -8,8 +8,8 @@ import torch
 
 from anchorlens.engine.cone_layout import COPIED, PADDED, TOGETHER
 from anchorlens.errors import InputError
-from anchorlens.models.blocks import EVEN, MLP_SLICE, WIDE_SLICE
-from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products
+from anchorlens.models.blocks import EVEN, MLP_SLICE, MOST_EVEN, ONEDNN_TOKENS, WIDE_SLICE
+from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products, is_onednn_faster
 from anchorlens.models.memory import free_memory
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
@@ -20,8 +20,9 @@ MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
 _EFFICIENCY = 0.7
 # Allocators keep freed blocks, and matrix libraries have their own buffers, beyond the tensors that are counted.
 _SLACK, BUFFERS = 1.5, 24 * 2**20
-# In half precision on a CPU oneDNN keeps a kernel for each product shape: 5 per multiple of models.blocks.EVEN tokens. Measured
-# size of a kernel: 1 MB at d_model 576, 1 to 2 MB at 1,024, 3 to 5 MB at 3,072, 3 MB at 5,120.
+# On a CPU oneDNN keeps a kernel for each product shape: 5 per number of tokens. Measured size of a kernel in half precision: 1 MB at
+# d_model 576, 1 to 2 MB at 1,024, 3 to 5 MB at 3,072, 3 MB at 5,120; in float32: 0.6 MB at 576, 1.1 to 1.6 MB at 2,048, 1.2 MB at
+# 4,096.
 _PRODUCTS, _KERNEL, _KERNEL_WIDTH = 5, 1e6, 1e3
 # Limits of the measurement of the matrix rate, in seconds and operations.
 _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
@@ -73,7 +74,7 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     if half_on_cpu(device, shape.dtype):  # attention has float32 copies
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
     tables = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + attention
-    inner = 3 * min(tokens, MLP_SLICE.get(device.type, 512)) * (shape.d_mlp or shape.d_model)
+    inner = 3 * min(tokens, MLP_SLICE.get(device.type, MLP_SLICE["cpu"])) * (shape.d_mlp or shape.d_model)
     mlp = 5 * tokens * shape.d_model + inner
     prefix = 2 * shape.layers_together * kv * size.prefix
     read_cells = (1 + lanes * len(size.cell_groups)) * size.reads
@@ -84,15 +85,17 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
         reads += columns * shape.d_model * 4
     if half_in_float32(device, shape.dtype):
         reads += WIDE_SLICE * 4
-    return int(_SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device) + BUFFERS
+    return int(_SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device, tokens) + BUFFERS
 
 
-def kernel_bytes(shape: Shape, device: torch.device) -> int:
-    """Return an upper estimate of oneDNN's kernels in bytes; 0 in float32 and on GPUs."""
-    if not half_on_cpu(device, shape.dtype) or not has_half_products(shape.dtype):
-        return 0
-    sizes = max(1, MLP_SLICE["cpu"] // EVEN)
-    return int(_PRODUCTS * sizes * (_KERNEL + _KERNEL_WIDTH * shape.d_model))
+def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
+    """Return an upper estimate of the kernels that oneDNN keeps after passes of up to ``tokens`` tokens; 0 where it is not used."""
+    size = _KERNEL + _KERNEL_WIDTH * shape.d_model
+    if device.type == "cpu" and shape.dtype is torch.float32 and is_onednn_faster():
+        return int(_PRODUCTS * (min(tokens, MLP_SLICE["cpu"]) // ONEDNN_TOKENS) * size / 2)
+    if half_on_cpu(device, shape.dtype) and has_half_products(shape.dtype):
+        return int(_PRODUCTS * (MOST_EVEN // EVEN) * size)
+    return 0
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:

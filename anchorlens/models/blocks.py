@@ -14,12 +14,14 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.models.devices import half_in_float32, half_on_cpu
+from anchorlens.models.devices import half_in_float32, half_on_cpu, is_onednn_faster
 
 # Tokens per MLP product: inner activations are the widest of a block, and a slice stays in the CPU's cache.
-MLP_SLICE = {"cpu": 512, "cuda": 65536, "mps": 8192}
-# Multiple of tokens in half-precision products on a CPU: oneDNN makes a kernel for every size.
-EVEN = 64
+MLP_SLICE = {"cpu": 1024, "cuda": 65536, "mps": 8192}
+# Tokens in half-precision products on a CPU, a multiple and the maximum: oneDNN makes a kernel for every size.
+EVEN, MOST_EVEN = 64, 512
+# Multiple of tokens in float32 products by oneDNN; products of other sizes are left to torch's default.
+ONEDNN_TOKENS = 128
 # Entries of a weight that are converted to float32 at once on a CPU without half-precision products.
 WIDE_SLICE = 2**22
 
@@ -92,8 +94,8 @@ class Block(ABC):
 
         ``room``: number of tokens for which memory is added at the end.
         """
-        size, out = MLP_SLICE.get(x.device.type, 512), x.new_empty(len(x) + room, x.shape[1])
-        for stream, heads, at in zip(x.split(size), z.split(size), out[: len(x)].split(size), strict=True):
+        sizes, out = _slice_sizes(x), x.new_empty(len(x) + room, x.shape[1])
+        for stream, heads, at in zip(x.split(sizes), z.split(sizes), out[: len(x)].split(sizes), strict=True):
             mid = stream + self.attn_out(heads)
             mlp = self.mlp_out(stream if self.parallel else mid)
             _ = at.copy_(mid) if mlp is None else torch.add(mid, mlp, out=at)
@@ -157,14 +159,9 @@ def norm(
     return out * weight if bias is None else torch.addcmul(bias.to(dtype), out, weight.to(dtype))
 
 
-def apply_in_slices(x: Tokens, function: Callable[[Tokens, Tokens], None]) -> Tokens:
-    """Apply ``function(tokens, out)`` to slices of tokens that fit into the cache."""
-    slices = _evenly(x, MLP_SLICE.get(x.device.type, 512))
-    sizes = [len(part) for part in slices]
-    out = x.new_empty(sum(sizes), x.shape[1])
-    for part, at in zip(slices, out.split(sizes), strict=True):
-        function(part, at)
-    return out[: len(x)]
+def apply_in_slices(x: Tokens, function: Callable[[Tokens], Tokens]) -> Tokens:
+    """Apply a function to slices of tokens that fit into the cache."""
+    return _join([function(part) for part in _evenly(x, sliced=True)], len(x))
 
 
 def over_all_heads(function: Callable[[Tensor], Tensor], heads: Heads) -> Heads:
@@ -175,18 +172,23 @@ def over_all_heads(function: Callable[[Tensor], Tensor], heads: Heads) -> Heads:
 
 def product(x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"]) -> Float[Tensor, "token outer"]:
     """Multiply tokens by a matrix."""
-    parts = [times(part, weight) for part in _evenly(x)]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts))[: len(x)]
+    return _join([times(part, weight) for part in _evenly(x)], len(x))
+
+
+def _join(parts: list[Float[Tensor, "_ width"]], n: int) -> Float[Tensor, "_ width"]:
+    """Return the first ``n`` tokens of all parts; a single part is not copied."""
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[:n]
 
 
 def times(
-    x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"], bias: Float[Tensor, "outer"] | None = None,
-    out: Float[Tensor, "token outer"] | None = None,
-) -> Float[Tensor, "token outer"]:  # fmt: skip
+    x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"], bias: Float[Tensor, "outer"] | None = None
+) -> Float[Tensor, "token outer"]:
     """Multiply one slice of tokens by a matrix and add a bias; half-precision sums are in float32 and rounded once."""
+    if _is_by_onednn(x) and len(x) and len(x) % ONEDNN_TOKENS == 0:
+        return torch.ops.mkldnn._linear_pointwise(x, weight.T, bias, "none", [], "")
     if not half_in_float32(x.device, x.dtype):
-        return torch.matmul(x, weight, out=out) if bias is None else torch.addmm(bias, x, weight, out=out)
-    out = x.new_empty(len(x), weight.shape[1]) if out is None else out
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+    out = x.new_empty(len(x), weight.shape[1])
     wide, columns = x.float(), max(1, WIDE_SLICE // len(weight))
     for start in range(0, weight.shape[1], columns):
         at = slice(start, start + columns)
@@ -195,12 +197,25 @@ def times(
     return out
 
 
-def _evenly(x: Float[Tensor, "token *one"], size: int = 0) -> Sequence[Float[Tensor, "_ *one"]]:
-    """Split tokens into parts of ``size`` (0: only if needed); in half precision on a CPU pad the last one to a multiple of EVEN."""
+def _evenly(x: Float[Tensor, "token *one"], *, sliced: bool = False) -> Sequence[Float[Tensor, "_ *one"]]:
+    """Split tokens if ``sliced`` or if products need it; in half precision on a CPU pad the last part to a multiple of EVEN."""
     if not half_on_cpu(x.device, x.dtype):
-        return x.split(size) if size else [x]
-    parts = list(x.split(size or MLP_SLICE["cpu"]))
+        return x.split(_slice_sizes(x)) if sliced or _is_by_onednn(x) else [x]
+    parts = list(x.split(MOST_EVEN))
     missing = -len(parts[-1]) % EVEN
     if missing:
         parts[-1] = torch.cat([parts[-1], x.new_zeros(missing, *x.shape[1:])])
     return parts
+
+
+def _slice_sizes(x: Float[Tensor, "token *one"]) -> list[int]:
+    """Return slices of MLP_SLICE tokens; the last is divided where oneDNN multiplies multiples of ONEDNN_TOKENS."""
+    size = MLP_SLICE.get(x.device.type, MLP_SLICE["cpu"])
+    rest = len(x) % size
+    odd = rest % ONEDNN_TOKENS if _is_by_onednn(x) else 0
+    return [size] * (len(x) // size) + [one for one in (rest - odd, odd) if one] or [0]
+
+
+def _is_by_onednn(x: Tensor) -> bool:
+    """Return whether products are computed by oneDNN, which has no gradients."""
+    return x.dtype is torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled() and is_onednn_faster()

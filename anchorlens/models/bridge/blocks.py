@@ -216,7 +216,7 @@ class BridgeBlock(Block):
         # Parallel blocks of some families have one norm for attention and MLP.
         name = "ln1" if self.parallel and "ln2" not in self.block.submodules else "ln2"
         run = _mlp(mlp)
-        out = apply_in_slices(x, lambda part, at: run(part if self.norms_after else self._norm(name, part), at))
+        out = apply_in_slices(x, lambda part: run(part if self.norms_after else self._norm(name, part)))
         return self._apply_post_norms(out, "ln2")
 
     def _norm(self, name: str, x: Tokens) -> Tokens:
@@ -276,8 +276,8 @@ def _project(linear: Any, x: Tokens) -> Float[Tensor, "token outer"]:
     return out if bias is None else out.add_(bias)
 
 
-def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
-    """Return a function that writes the output of an MLP for normed tokens into its second argument."""
+def _mlp(mlp: Any) -> Callable[[Tokens], Tokens]:
+    """Return a function that computes the output of an MLP for normed tokens."""
     processed = bool(getattr(mlp, "_use_processed_weights", False))
     is_gated = type(mlp) in (GatedMLPBridge, JointGateUpMLPBridge)
     inside = unwrap(mlp)
@@ -286,9 +286,9 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
     parts = [unwrap(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
     if act is None or not (is_gated or type(mlp) is MLPBridge) or not all(type(part) in (nn.Linear, Conv1D) for part in parts):
 
-        def run(normed: Tokens, out: Tokens) -> None:
+        def run(normed: Tokens) -> Tokens:
             result = mlp(normed[None])
-            out.copy_((result[0] if isinstance(result, tuple) else result)[0])
+            return (result[0] if isinstance(result, tuple) else result)[0]
 
         return run
     if processed and is_gated and hasattr(mlp, "_processed_W_in"):  # 3.9; 4.x keeps them in the projections
@@ -297,10 +297,10 @@ def _mlp(mlp: Any) -> Callable[[Tokens, Tokens], None]:
     else:
         weights = [_weights(part) for part in parts]
 
-    def run_products(normed: Tokens, out: Tokens) -> None:
+    def run_products(normed: Tokens) -> Tokens:
         (w_in, b_in), (w_out, b_out), *gate = weights
         inner = times(normed, w_in, b_in)
         inner = act(times(normed, *gate[0])).mul_(inner) if gate else act(inner)
-        times(inner, w_out, b_out, out=out)
+        return times(inner, w_out, b_out)
 
     return run_products

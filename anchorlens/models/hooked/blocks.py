@@ -141,19 +141,18 @@ class HookedBlock(Block):
         block, mlp = self.block, getattr(self.block, "mlp", None)
         if mlp is None:
             return None
-        out = apply_in_slices(x, lambda part, at: self._mlp(mlp, part if self.norms_after else _apply_norm(block.ln2, part), at))
+        out = apply_in_slices(x, lambda part: self._mlp(mlp, part if self.norms_after else _apply_norm(block.ln2, part)))
         return self._apply_post_norms(out, "ln2")
 
-    def _mlp(self, mlp: nn.Module, normed: Tokens, out: Tokens) -> None:
+    def _mlp(self, mlp: nn.Module, normed: Tokens) -> Tokens:
         if not isinstance(mlp, (GatedMLP, MLP)) or not _is(mlp, GatedMLP, MLP) or mlp.cfg.is_layer_norm_activation():
-            out.copy_(mlp(normed[None])[0])
-            return
+            return mlp(normed[None])[0]
         if isinstance(mlp, GatedMLP):
             inner = mlp.act_fn(times(normed, mlp.W_gate)).mul_(times(normed, mlp.W_in))
             inner = inner.add_(mlp.b_in) if self.biased[4] else inner
         else:
             inner = mlp.act_fn(times(normed, mlp.W_in, mlp.b_in))
-        times(inner, mlp.W_out, mlp.b_out, out=out)
+        return times(inner, mlp.W_out, mlp.b_out)
 
     def _apply_post_norms(self, out: Tokens, name: str) -> Tokens:
         if self.block.cfg.use_normalization_before_and_after:
