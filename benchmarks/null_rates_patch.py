@@ -187,15 +187,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="sweeps per world and size (default: 300)")
     parser.add_argument("--sizes", default="10,20,40,100", help="numbers of groups (default: 10,20,40,100)")
-    parser.add_argument(
-        "--worlds", default=",".join([*NULLS, *EFFECTS]), help="simulated worlds, separated by commas (default: all)"
-    )
+    drawn = parser.add_mutually_exclusive_group()
+    drawn.add_argument("--worlds", default=",".join([*NULLS, *EFFECTS]), help="simulated worlds, separated by commas (default: all)")
+    drawn.add_argument("--rows", metavar="RUN", help="folder of a patch sweep with both controls, whose groups are drawn")
     parser.add_argument("--controls", type=int, default=2, choices=(1, 2), help="number of controls (default: 2)")
     parser.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     parser.add_argument("--level", type=float, default=0.95, help="joint level of each band (default: that of the findings)")
-    parser.add_argument(
-        "--rows", metavar="RUN", help="folder of a patch sweep with both controls, whose groups are drawn in place of --worlds"
-    )
     args = parser.parse_args()
     options = (args.runs, args.controls, args.resamples, args.level)
     if args.rows:

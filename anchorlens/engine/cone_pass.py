@@ -63,7 +63,7 @@ class Pass:
         positions = [p for cells in layout.cell_groups for p in cells.positions]
         self.cell_positions = on(device, torch.tensor(positions, dtype=torch.long))
         self.join = on(device, torch.tensor([t for cells in layout.cell_groups for t in cells.join], dtype=torch.long))
-        self.groups = self._groups_of(layout)
+        self._groups: list[GroupAttention] | None = None
         if patches is not None:
             self.cell, self.clean_token = on(device, patches.cell), on(device, patches.clean.clamp(min=0))
             self.given_streams = None if patches.streams is None else on(device, patches.streams)
@@ -74,6 +74,13 @@ class Pass:
             # Only in z a token may be patched several times: in several heads.
             patched, entry = patches.cell.unique(return_inverse=True) if self.site == "z" else (patches.cell, patches.cell)
             self.patched, self.entry = on(device, patched), on(device, entry)
+
+    @property
+    def groups(self) -> list[GroupAttention]:
+        """Attention groups of the layout, clean rows first."""
+        if self._groups is None:
+            self._groups = self._groups_of(self.layout)
+        return self._groups
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
