@@ -22,7 +22,7 @@ _EFFICIENCY = 0.7
 _SLACK, BUFFERS = 1.5, 24 * 2**20
 # On a CPU oneDNN keeps a kernel for each product shape: 5 per number of tokens. Measured size of a kernel in half precision: 1 MB at
 # d_model 576, 1 to 2 MB at 1,024, 3 to 5 MB at 3,072, 3 MB at 5,120; in float32: 0.6 MB at 576, 1.1 to 1.6 MB at 2,048, 1.2 MB at
-# 4,096.
+# 4,096, for which half of the estimate for half precision is enough.
 _PRODUCTS, _KERNEL, _KERNEL_WIDTH = 5, 1e6, 1e3
 # Limits of the measurement of the matrix rate, in seconds and operations.
 _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
