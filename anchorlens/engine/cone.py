@@ -152,7 +152,9 @@ class ConeEngine(Engine):
         passes: list[Pass] = []
         for plan, lanes in zip(plans, lanes_of, strict=True):
             n_shared = 0 if prefix is None else common_prefix([prefix.ids, plan.shared], len(prefix.ids))
-            passes.append(Pass(self.adapter, plan.layout(n_shared), lanes, prefix, site=site, read_sites=read_sites))
+            layout = plan.layout(n_shared)
+            first = passes[0] if passes and layout.clean_rows.equals(passes[0].layout.clean_rows) else None
+            passes.append(Pass(self.adapter, layout, lanes, prefix, site=site, read_sites=read_sites, follows=first))
         self._run_passes([*prefix_passes, *passes], on_progress)
         self._prefix = prefix or self._prefix
         return passes

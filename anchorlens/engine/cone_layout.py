@@ -234,6 +234,10 @@ class CleanRows:
         group = AttentionGroup.make([prefix] * len(rows), stops, prefix, None)
         return cls(torch.tensor(ids), torch.tensor(positions), tuple(starts[:-1]), tuple(stops), tuple(rows[0][0][:prefix]), group)
 
+    def equals(self, other: "CleanRows") -> bool:
+        """Return whether other clean rows have the same tokens."""
+        return self.ids.tolist() == other.ids.tolist() and (self.stops, self.prefix) == (other.stops, other.prefix)
+
     def token(self, row: int, position: int) -> int:
         """Return the flat token of a row at a position."""
         return self.starts[row] + position - len(self.prefix)

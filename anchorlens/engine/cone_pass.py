@@ -29,13 +29,20 @@ class Pass:
     ``site``: patched site, "" for knockouts. ``read_sites``: layer -> site to read. ``top``: last layer to run. ``states``: layer ->
     states that were read, [cell read d_model]; the clean cell is first, then one cell per cell group and lane. If ``keep`` is True,
     no states are read, and ``new_prefix`` collects keys and values of the clean rows.
+
+    A pass that ``follows`` another, which has the same clean rows and runs each block first, takes their activations from it.
     """
 
     def __init__(
         self, adapter: Adapter, layout: Layout, lanes: Lanes, prefix: Prefix | None, *, site: str = "",
-        read_sites: Mapping[int, str], keep: bool = False,
+        read_sites: Mapping[int, str], keep: bool = False, follows: "Pass | None" = None,
     ) -> None:  # fmt: skip
-        self.adapter, self.prefix, self.site, self.read_sites = adapter, prefix, site, read_sites
+        self.adapter, self.prefix, self.site, self.read_sites, self.follows = adapter, prefix, site, read_sites, follows
+        # Keys, values and z of the clean rows in the last block, where a pass follows this one.
+        self.is_followed = False
+        self.clean: tuple[Tensor, Tensor, Tensor] | None = None
+        if follows is not None:
+            follows.is_followed = True
         # No lanes are needed if no row is changed.
         self.lanes = lanes if layout.cell_groups else Lanes((), (), (), ())
         self.top = adapter.n_layers - 1 if keep else max(read_sites)
@@ -120,12 +127,24 @@ class Pass:
             tokens = self._read_tokens(self.n_lanes)
             self.states[layer] = self._gather_reads(self._stream_at(block, x[tokens], z[tokens], read_site))
         n, old = len(x), self.n_lanes
-        out = block.finish(x, z, self._room(layer)) if wanted == "resid_post" else self._stream_at(block, x, z, wanted)
+        if wanted == "resid_post":
+            out, known = x.new_empty(n + self._room(layer), x.shape[1]), self._n_known(layer)
+            if self.follows is not None:
+                out[:known] = self.follows.x[:known]
+            if known < n:
+                block.finish(x[known:], z[known:], out[known:n])
+        else:
+            out = self._stream_at(block, x, z, wanted)
         out = self._append_lanes(layer, out, n)
         self._patch_behind(block, x, z, out, wanted, old)
         if wanted == read_site or (read_site == "resid_post" and layer < self.top):
             self.states[layer] = self._gather_reads(out[self._read_tokens(self.n_lanes)])
         self.x = out
+
+    def _n_known(self, layer: int) -> int:
+        """Return the number of tokens whose activations in a block are those of the pass that this one follows."""
+        # In the last block, the passes may need different clean tokens.
+        return 0 if self.follows is None or layer == self.top else self.n_clean
 
     @staticmethod
     def _stream_at(
@@ -246,22 +265,31 @@ class Pass:
         self, block: Block, x: Table, on_progress: OnProgress, groups: Sequence[GroupAttention]
     ) -> Float[Tensor, "_ head d_head"] | None:
         """Compute the heads' output z of the queries; None in the last block of a pass that computes a prefix."""
-        q, k, v = block.project(x)
-        n, lanes = self.n_clean, (self.n_lanes, self.n_cell)
+        known, shared = self._n_known(block.layer), None if self.follows is None else self.follows.clean
+        if shared is not None and known and not self.n_lanes:
+            return shared[2]
+        q, k, v = block.project(x[known:])
+        n, lanes = self.n_clean - known, (self.n_lanes, self.n_cell)
         angles, at_cells = block.angles(self.positions), block.angles(self.cell_positions)
-        base_q, base_k, base_v = block.rotate_(q[:n], angles), block.rotate_(k[:n], angles), v[:n]
-        if self.new_prefix is not None:
-            self._store_prefix(block.layer, base_k, base_v)
-            if block.layer == self.top:
-                return None
-        base_q, base_k, base_v = wide(base_q).div_(block.scale), wide(base_k), wide(base_v)
         sizes = [group.n_found for group in groups]
         out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
         n_prefix, prefix = len(self.layout.clean_rows.prefix), None
         if n_prefix:
             assert self.prefix is not None  # a layout behind a prefix comes with it
             prefix = self.prefix.at(block.layer, n_prefix)
-        out[: sizes[0]] = groups[0].attend(block, base_q[None], base_k[None], base_v[None], base_k, base_v, prefix)[0]
+        if known and shared is not None:
+            base_k, base_v, out[: sizes[0]] = shared
+        else:
+            base_q, base_k, base_v = block.rotate_(q[:n], angles), block.rotate_(k[:n], angles), v[:n]
+            if self.new_prefix is not None:
+                self._store_prefix(block.layer, base_k, base_v)
+                if block.layer == self.top:
+                    return None
+            base_q, base_k, base_v = wide(base_q).div_(block.scale), wide(base_k), wide(base_v)
+            out[: sizes[0]] = groups[0].attend(block, base_q[None], base_k[None], base_v[None], base_k, base_v, prefix)[0]
+        if self.is_followed:
+            # Copies, because views would keep the tables of all tokens in memory.
+            self.clean = base_k.clone(), base_v.clone(), out[: sizes[0]].clone()
         if not self.n_lanes:
             return out
         cell_q = block.rotate_(q[n:].view(*lanes, *q.shape[1:]), at_cells)

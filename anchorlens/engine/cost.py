@@ -19,7 +19,7 @@ MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
 # Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2 (docs/benchmarks.md).
 _EFFICIENCY = 0.7
 # Allocators keep freed blocks, and matrix libraries have their own buffers, beyond the tensors that are counted.
-_SLACK, BUFFERS = 1.5, 24 * 2**20
+SLACK, BUFFERS = 1.5, 24 * 2**20
 # On a CPU oneDNN keeps a kernel for each product shape: 5 per number of tokens. Measured size of a kernel in half precision: 1 MB at
 # d_model 576, 1 to 2 MB at 1,024, 3 to 5 MB at 3,072, 3 MB at 5,120; in float32: 0.6 MB at 576, 1.1 to 1.6 MB at 2,048, 1.2 MB at
 # 4,096, for which half of the estimate for half precision is enough.
@@ -85,7 +85,7 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
         reads += columns * shape.d_model * 4
     if half_in_float32(device, shape.dtype):
         reads += WIDE_SLICE * 4
-    return int(_SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device, tokens) + BUFFERS
+    return int(SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device, tokens) + BUFFERS
 
 
 def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:

@@ -89,17 +89,13 @@ class Block(ABC):
     def mlp_out(self, x: Tokens) -> Tokens | None:
         """Compute the MLP output that is added to the residual stream; None for blocks without an MLP."""
 
-    def finish(self, x: Tokens, z: Heads, room: int = 0) -> Float[Tensor, "_ d_model"]:
-        """Compute the streams after the block in slices of tokens that stay in the cache; ``x``: streams before it.
-
-        ``room``: number of tokens for which memory is added at the end.
-        """
-        sizes, out = _slice_sizes(x), x.new_empty(len(x) + room, x.shape[1])
-        for stream, heads, at in zip(x.split(sizes), z.split(sizes), out[: len(x)].split(sizes), strict=True):
+    def finish(self, x: Tokens, z: Heads, out: Tokens) -> None:
+        """Write the streams after the block into ``out``, in slices of tokens that stay in the cache; ``x``: streams before it."""
+        sizes = _slice_sizes(x)
+        for stream, heads, at in zip(x.split(sizes), z.split(sizes), out.split(sizes), strict=True):
             mid = stream + self.attn_out(heads)
             mlp = self.mlp_out(stream if self.parallel else mid)
             _ = at.copy_(mid) if mlp is None else torch.add(mid, mlp, out=at)
-        return out
 
     def rotate_(self, x: Float[Tensor, "*token head d_head"], angles: Angles | None) -> Tensor:
         """Rotate queries or keys in place."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.cost import PassSize
+from anchorlens.engine.cost import SLACK, PassSize
 from anchorlens.engine.metric_reads import find_reads, find_tokens
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
@@ -39,8 +39,8 @@ VectorMetric: TypeAlias = Callable[[Tensor], Float[Tensor, "value"]]
 
 # Relative difference of clean and corrupted activations below which a patch is none: rounding of batches of other shapes.
 _EQUAL = 1e-5
-# Tokens in the top layer of a pass on a CPU, and rows that are unembedded at once.
-_TOKENS, _ROWS = 8192, 64
+# Tokens in the top layer of a pass on a CPU and of passes that run together, and rows that are unembedded at once.
+_TOKENS, _TOGETHER, _ROWS = 8192, 65_536, 64
 # Tolerance of spot checks and of the unpatched metric, relative to the range of the metric and to its value; cells per spot check,
 # and the most checks.
 _TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 1000, 2
@@ -177,12 +177,22 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Job:
-    """Rectangle of cells of one pass: tokens in its top layer, memory, and whether a larger pass has no higher throughput."""
+    """Rectangle of cells of one pass.
+
+    Attributes:
+        layers: Layers.
+        places: Indices after the layer.
+        n_tokens: Tokens in the top layer.
+        n_bytes: Memory of the pass alone.
+        stream_bytes: Memory of its streams between blocks.
+        is_full: Whether a larger pass has no higher throughput.
+    """
 
     layers: Sequence[int]
     places: Sequence[Index]
     n_tokens: int
     n_bytes: int
+    stream_bytes: int
     is_full: bool
 
 
@@ -319,9 +329,10 @@ def _make_job(
     n_rows, n_pos = grid.tokens.ids.shape
     groups = tuple((n_rows * length, n_rows, length, end) for length in lengths.values())
     size, on_cpu = PassSize(n_rows * n_pos, n_rows, n_pos, groups, 0, len(reader.row)), engine.adapter.device.type == "cpu"
-    n_tokens = size.clean_tokens + len(layers) * size.lane
+    n_tokens, shape = size.clean_tokens + len(layers) * size.lane, engine.adapter.shape
     is_full = n_tokens > _TOKENS if on_cpu else engine.saturates(size, len(layers))
-    return _Job(layers, list(lengths), n_tokens, engine.pass_bytes(size, len(layers)), is_full)
+    stream_bytes = int(SLACK * n_tokens * shape.d_model * shape.item)
+    return _Job(layers, list(lengths), n_tokens, engine.pass_bytes(size, len(layers)), stream_bytes, is_full)
 
 
 def _split(make: Callable[[list[Index]], _Job], places: Sequence[Index], budget: int) -> Iterator[_Job]:
@@ -338,11 +349,12 @@ def _split(make: Callable[[list[Index]], _Job], places: Sequence[Index], budget:
 
 
 def _join(jobs: Iterable[_Job], budget: int) -> Iterator[list[_Job]]:
-    """Join consecutive small jobs, which then read each weight from memory once."""
+    """Join consecutive jobs, which then compute the clean rows and read each weight from memory once."""
     some: list[_Job] = []
     for job in jobs:
         more = [*some, job]
-        if some and (sum(each.n_tokens for each in more) > _TOKENS or sum(each.n_bytes for each in more) > budget):
+        n_bytes = max(each.n_bytes for each in more) + sum(each.stream_bytes for each in more)
+        if some and (sum(each.n_tokens for each in more) > _TOGETHER or n_bytes > budget):
             yield some
             more = [job]
         some = more

@@ -225,6 +225,18 @@ def together(rng: random.Random, adapter: Adapter) -> Outcome:
     return Outcome(off, max(map(largest_effect, alone)))
 
 
+def jointly(rng: random.Random, adapter: Adapter) -> Outcome:
+    """The swaps of one batch, in passes that run together and share their clean rows, each with layers of its own."""
+    begin = tokens(rng, adapter, rng.choice((0, 0, 5, 33)))
+    batch = swap_batch(rng, adapter, begin=begin, n=rng.choice((1, 2, 3, 5)), most=4)
+    jobs = [(replace(batch, swaps=(swap,)), a_way(rng, adapter)["layers"]) for swap in batch.swaps]
+    way = {key: value for key, value in a_way(rng, adapter).items() if key != "layers"}
+    found = ConeEngine(adapter).run_swap_batches(jobs, **way)
+    wanted = [ReferenceEngine(adapter).run_swaps(one, layers=layers, **way) for one, layers in jobs]
+    off = max(swaps_off(a, b, adapter.shape.dtype) for a, b in zip(found, wanted, strict=True))
+    return Outcome(off, max(map(largest_effect, wanted)))
+
+
 def cells(rng: random.Random, adapter: Adapter) -> Outcome:
     """The reference engine's one cell a row, each at a layer of its own, against its own full sweep."""
     begin, n = tokens(rng, adapter, rng.choice((0, 5, 30))), rng.choice((2, 1, 3, 4, 6))
@@ -267,7 +279,7 @@ def in_a_row(rng: random.Random, adapter: Adapter) -> Outcome:
 
 
 KINDS: dict[str, Callable[[random.Random, Adapter], Outcome]] = {
-    kind.__name__: kind for kind in (swaps, cuts, together, cells, in_a_row)
+    kind.__name__: kind for kind in (swaps, cuts, together, jointly, cells, in_a_row)
 }
 
 

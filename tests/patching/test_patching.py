@@ -10,8 +10,10 @@ import torch
 import transformer_lens.patching as theirs
 
 from anchorlens import patching as ours
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import InputError
 from anchorlens.models.hooked.blocks import HookedBlock
+from anchorlens.patching import cone_grid
 from tests.engine.make import random_rows
 from tests.tiers import fast
 
@@ -92,6 +94,24 @@ def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
     clean, corrupted = prompts(1, length=4)
     assert compare(function, model, corrupted, cached(model, clean), softmax)[2] < 1e-4
+
+
+@pytest.mark.parametrize("memory", [2**40, 0])
+@pytest.mark.parametrize("name", ["resid_pre", "attn_out", "attn_head_out_all_pos", "attn_head_out_by_pos", "attn_head_k_by_pos"])
+def test_a_large_grid_runs_in_several_passes(tiny_model, monkeypatch, name, memory):
+    """Together where memory allows it, each pass but the first with the clean rows of the first; else one after the other."""
+    model, run = tiny_model("llama"), ConeEngine._run
+    clean, corrupted = prompts(2, first_difference=2)
+    runs = []
+    monkeypatch.setattr(cone_grid, "_TOKENS", 30)
+    monkeypatch.setattr(cone_grid, "free_memory", lambda devices: memory)
+    monkeypatch.setattr(ConeEngine, "_run", lambda *args: runs.append(run(*args)) or runs[-1])
+    assert compare(f"get_act_patch_{name}", model, corrupted, cached(model, clean), several)[2] < 1e-4
+    assert sum(map(len, runs)) > 2
+    assert len(runs) == (1 if memory else sum(map(len, runs)))
+    for first, *others in runs:
+        assert first.follows is None
+        assert all(one.follows is first for one in others)
 
 
 def test_values_come_from_the_given_cache(tiny_model):
