@@ -128,11 +128,11 @@ class Pass:
             self.states[layer] = self._gather_reads(self._stream_at(block, x[tokens], z[tokens], read_site))
         n, old = len(x), self.n_lanes
         if wanted == "resid_post":
-            out, known = x.new_empty(n + self._room(layer), x.shape[1]), self._n_known(layer)
+            out, own = x.new_empty(n + self._room(layer), x.shape[1]), self._first_own(layer)
             if self.follows is not None:
-                out[:known] = self.follows.x[:known]
-            if known < n:
-                block.finish(x[known:], z[known:], out[known:n])
+                out[:own] = self.follows.x[:own]
+            if own < n:
+                block.finish(x[own:], z[own:], out[own:n])
         else:
             out = self._stream_at(block, x, z, wanted)
         out = self._append_lanes(layer, out, n)
@@ -141,8 +141,8 @@ class Pass:
             self.states[layer] = self._gather_reads(out[self._read_tokens(self.n_lanes)])
         self.x = out
 
-    def _n_known(self, layer: int) -> int:
-        """Return the number of tokens whose activations in a block are those of the pass that this one follows."""
+    def _first_own(self, layer: int) -> int:
+        """Return the first token that this pass computes in a block; those before it are of the pass that it follows."""
         # In the last block, the passes may need different clean tokens.
         return 0 if self.follows is None or layer == self.top else self.n_clean
 
@@ -265,11 +265,11 @@ class Pass:
         self, block: Block, x: Table, on_progress: OnProgress, groups: Sequence[GroupAttention]
     ) -> Float[Tensor, "_ head d_head"] | None:
         """Compute the heads' output z of the queries; None in the last block of a pass that computes a prefix."""
-        known, shared = self._n_known(block.layer), None if self.follows is None else self.follows.clean
-        if shared is not None and known and not self.n_lanes:
+        own, shared = self._first_own(block.layer), None if self.follows is None else self.follows.clean
+        if shared is not None and own and not self.n_lanes:
             return shared[2]
-        q, k, v = block.project(x[known:])
-        n, lanes = self.n_clean - known, (self.n_lanes, self.n_cell)
+        q, k, v = block.project(x[own:])
+        n, lanes = self.n_clean - own, (self.n_lanes, self.n_cell)
         angles, at_cells = block.angles(self.positions), block.angles(self.cell_positions)
         sizes = [group.n_found for group in groups]
         out = q.new_empty(sizes[0] + self.n_lanes * sum(sizes[1:]), *q.shape[1:])
@@ -277,7 +277,7 @@ class Pass:
         if n_prefix:
             assert self.prefix is not None  # a layout behind a prefix comes with it
             prefix = self.prefix.at(block.layer, n_prefix)
-        if known and shared is not None:
+        if own and shared is not None:
             base_k, base_v, out[: sizes[0]] = shared
         else:
             base_q, base_k, base_v = block.rotate_(q[:n], angles), block.rotate_(k[:n], angles), v[:n]

@@ -180,8 +180,8 @@ class _Job:
     """Rectangle of cells of one pass.
 
     Attributes:
-        layers: Layers.
-        places: Indices after the layer.
+        layers: Layers of its cells.
+        places: Indices of its cells after the layer.
         n_tokens: Tokens in the top layer.
         n_bytes: Memory of the pass alone.
         stream_bytes: Memory of its streams between blocks.
