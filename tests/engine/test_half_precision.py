@@ -122,4 +122,5 @@ def test_the_peak_in_bfloat16_is_below_what_was_predicted(limit, size, tiny, tmp
     large = save_model(model.bfloat16(), tmp_path / "large")
     told = told_by(PEAK, str(tiny("llama")), str(large), str(limit), str(size))
     assert (told["batches"] > 5) is (limit > 4)
-    assert told["peak"] <= told["predicted"] <= 3 * told["peak"], told
+    # Peaks of the same case from 92 to 128 MB were measured.
+    assert told["peak"] <= told["predicted"] <= 4 * told["peak"], told
