@@ -38,7 +38,7 @@ class Pass:
         read_sites: Mapping[int, str], keep: bool = False, follows: "Pass | None" = None,
     ) -> None:  # fmt: skip
         self.adapter, self.prefix, self.site, self.read_sites, self.follows = adapter, prefix, site, read_sites, follows
-        # Keys, values and z of the clean rows in the last block, where a pass follows this one.
+        # Keys, values and z of the clean rows in the block that ran last, for passes that follow this one.
         self.is_followed = False
         self.clean: tuple[Tensor, Tensor, Tensor] | None = None
         if follows is not None:
