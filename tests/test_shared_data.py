@@ -20,7 +20,7 @@ LAYERS = os.environ.get("ANCHORLENS_TEST_LAYERS", "0,12,24")
 
 
 # Thirty-two questions take the reference engine half an hour on two busy cores: ANCHORLENS_TEST_QUESTIONS=32.
-QUESTIONS = int(os.environ.get("ANCHORLENS_TEST_QUESTIONS", "2"))
+QUESTIONS = int(os.environ.get("ANCHORLENS_TEST_QUESTIONS", "3"))
 
 
 @pytest.fixture(scope="module")
