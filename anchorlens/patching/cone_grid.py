@@ -246,7 +246,7 @@ def measure_grid(
         for alone, measured in _run_passes(ConeEngine(adapter), grid, reader, changed, last + 1):
             unpatched.append(alone)
             values |= {cell: value for cell, value in measured.items() if cell in values}
-    except Exception as why:  # noqa: BLE001
+    except Exception as why:  # noqa: BLE001 - whatever fails here, one forward pass per cell can still measure the grid
         return None, f"a pass failed ({describe_failure(why)})"
     values |= dict.fromkeys(set(cells) - set(changed), before)
     table = torch.stack([before, *values.values()])

@@ -92,8 +92,9 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
 @pytest.mark.parametrize("family", fast(["llama"], FAMILIES))
 def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
-    clean, corrupted = prompts(1, length=4)
-    assert compare(function, model, corrupted, cached(model, clean), softmax)[2] < 1e-4
+    for n_rows, metric in ((1, softmax), (2, everything)):
+        clean, corrupted = prompts(n_rows, length=4)
+        assert compare(function, model, corrupted, cached(model, clean), metric)[2] < 1e-4, metric.__name__
 
 
 @pytest.mark.parametrize("memory", [2**40, 0])
