@@ -13,21 +13,28 @@ from anchorlens import patching as ours
 BASE = sorted(
     name for name in ours.__all__ if name.startswith("get_act_patch_") and not name.endswith("_every")
 )  # the others call these
+# One cell per pair of positions takes three minutes with two prompts.
+CASES = [(name, n_prompts) for name in BASE for n_prompts in (1, 2) if n_prompts == 1 or not name.endswith("dest_src_pos")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BASE)
-def test_every_function_on_smollm2(smollm2, name):
+@pytest.mark.parametrize(("name", "n_prompts"), CASES)
+def test_every_function_on_smollm2(smollm2, name, n_prompts):
     """The whole grid here, some cells there: TransformerLens runs a forward pass for each.
 
     The prompts have large effects at every site: float32 rounds logits by 1e-5, whatever the range.
     """
     story = "When John and Mary went to the store, {} gave a drink to"
-    clean, corrupted = (smollm2.to_tokens(story.format(who), prepend_bos=False) for who in ("Mary", "John"))
-    right, wrong = (smollm2.to_single_token(text) for text in (" John", " Mary"))
+    names = ["Mary", "John"]
+    # The second prompt has the names the other way round.
+    clean, corrupted = (
+        smollm2.to_tokens([story.format(who) for who in some], prepend_bos=False)[:n_prompts] for some in (names, names[::-1])
+    )
+    mary, john = (smollm2.to_single_token(f" {who}") for who in names)
 
     def metric(logits):
-        return logits[0, -1, right] - logits[0, -1, wrong]
+        gap = logits[:, -1, john] - logits[:, -1, mary]
+        return gap[0] - gap[1:].sum()
 
     part, axes = getattr(theirs, name).keywords, getattr(theirs, name).keywords["index_axis_names"]
     with torch.no_grad(), warnings.catch_warnings():
