@@ -1,22 +1,18 @@
-"""Metrics of a patch sweep: logit difference, probability, log-probability, KL divergence, or any function of the logits.
+"""Named metrics of a patch sweep: logit difference, probability, log-probability and KL divergence.
 
-A reader unembeds only the positions that its metric reads. Named metrics are computed for many cells at once: ``logit_diff``
-unembeds two tokens per read, the others the whole vocabulary in slices.
+A reader unembeds only the positions that its metric reads, for many cells at once: ``logit_diff`` unembeds two tokens per read, the
+others the whole vocabulary in slices. Functions of the logits have :class:`~anchorlens.engine.function_reader.FunctionReader`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.constants import POINTS
-from anchorlens.display import short_repr
 from anchorlens.engine.readouts import Metrics
-from anchorlens.errors import ShapeError
-from anchorlens.fingerprint import call_user_function
 from anchorlens.models.adapter import Adapter
 
 LOGIT_DIFF, PROB, LOGPROB, KL = "logit_diff", "prob", "logprob", "kl"
@@ -24,9 +20,6 @@ UNITS = {LOGIT_DIFF: "logit", PROB: POINTS, LOGPROB: "nat", KL: "nat"}
 """Metric -> unit of its effect; values of ``prob`` are in [0, 1]."""
 METRIC_UNITS = "units of the metric"
 """Unit of a user's function."""
-
-LogitMetric = Callable[[Tensor], Any]
-"""Logits [batch pos d_vocab] -> scalar or [batch], as in TransformerLens."""
 
 # Rows whose logits over the whole vocabulary are held at once.
 _ROWS = 64
@@ -116,61 +109,6 @@ class KLReader:
             never = wanted.isneginf()  # padding tokens may have a bias of minus infinity
             out[i] = torch.cat([(wanted.exp() * (wanted - part)).masked_fill(never, 0.0).sum(-1) for part in parts]).cpu()
         return Metrics({KL: out.T.reshape(states.shape[:-1])})
-
-
-@dataclass(frozen=True)
-class FunctionReader:
-    """Reader of a user's function of the logits, called for one prompt at a time.
-
-    Positions that are not read have logits of 0.
-
-    Attributes:
-        name: Name of the metric.
-        function: Logits [1 pos d_vocab] -> scalar or [1].
-        row: Row of each read, ascending.
-        position: Position of each read.
-        lengths: Number of positions of each row.
-    """
-
-    name: str
-    function: LogitMetric
-    row: Int[Tensor, "read"]
-    position: Int[Tensor, "read"]
-    lengths: tuple[int, ...]
-    where = None
-
-    @torch.no_grad()
-    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """Compute the function's value of every cell."""
-        cells = states.reshape(-1, *states.shape[-2:])
-        out = torch.zeros(len(cells), len(self.lengths), dtype=torch.float32, device="cpu")
-        for i, length in enumerate(self.lengths):
-            reads = self.row == i
-            at, own = self.position[reads], cells[:, reads.to(cells.device)]
-            template = None
-            for start in range(0, len(own), step := max(1, _ROWS // max(1, len(at)))):
-                logits = adapter.read.logits(own[start : start + step].flatten(0, 1)).float()
-                template = logits.new_zeros(1, length, logits.shape[-1]) if template is None else template
-                for k, cell in enumerate(logits.view(-1, len(at), logits.shape[-1])):
-                    template[0, at] = cell
-                    out[start + k, i] = metric_value(self.function, template)
-        return Metrics({self.name: out.reshape(*states.shape[:-2], -1)})
-
-
-def metric_value(function: LogitMetric, logits: Float[Tensor, "1 pos d_vocab"]) -> float:
-    """Return the value of a user's metric of one prompt.
-
-    Raises:
-        InputError: If the function raises.
-        ShapeError: If it returns anything but one number.
-    """
-    value = call_user_function("metric", function, logits=logits)
-    whole = value if isinstance(value, Tensor) else torch.as_tensor(value) if isinstance(value, (int, float)) else None
-    if whole is None or whole.numel() != 1:
-        got = short_repr(value) if whole is None else f"shape {tuple(whole.shape)}"
-        fix = "It is called for one prompt at a time, with logits [1 pos d_vocab]. Return a scalar or [1]."
-        raise ShapeError(f"metric={getattr(function, '__name__', 'function')}: returned {got}. {fix}", argument="metric")
-    return float(whole)
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
 from anchorlens.engine.patches import (
     AnchorSwap,
@@ -58,9 +59,10 @@ class ReferenceEngine(Engine):
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
         adapter, passes = self.adapter, 1 + len(batch.swaps) * len(layers)
+        reader = full_reader(batch.reader)
 
         def run(hooks: Sequence[Hook]) -> Metrics:
-            metrics = measure(adapter, batch.tokens, hooks, batch.reader)
+            metrics = measure(adapter, batch.tokens, hooks, reader)
             on_progress(1 / passes)
             return metrics
 
@@ -91,7 +93,7 @@ class ReferenceEngine(Engine):
         clean, donor = (torch.tensor([distinct.index(row) for row in rows], dtype=torch.long) for rows in (bases, donors))
         tokens, changed = pad_rows([*distinct, *bases]), len(distinct) + torch.arange(n)
         row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
-        reader = batch.reader
+        reader = full_reader(batch.reader)
         used = [swap.slots.positions[row, slot], reader.position]
         if swap.source is not None:
             used.append(swap.source.positions[row, slot])
@@ -187,7 +189,10 @@ def last_stream(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = ()
     stream = adapter.forward(on.ids, on.mask.long(), counted, cache)
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
-            raise HookError(f"The hook at {name} fired {times} times in one forward pass instead of once. The run was stopped.")
+            raise HookError(
+                f"The hook at {name} fired {times} times in one forward pass instead of once. The run was stopped. If another "
+                "thread uses this model, run one sweep at a time."
+            )
     return stream
 
 
@@ -293,6 +298,11 @@ def _split(states: Float[Tensor, "*slot all"], n_heads: int) -> Float[Tensor, "*
 def _heads(heads: range | None, n_heads: int) -> slice:
     """Return the slice of neighbouring heads; if None, of all."""
     return slice(0, n_heads) if heads is None else slice(heads.start, heads.stop)
+
+
+def full_reader(reader: Reader) -> Reader:
+    """Return the reader that computes all logits for a function of the logits; any other reader unchanged."""
+    return reader.plain() if isinstance(reader, FunctionReader) else reader
 
 
 def measure(adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook], reader: Reader) -> Metrics:

@@ -1,6 +1,10 @@
-"""Grids of patches on the cone engine, for metrics that are functions of the logits."""
+"""Grids of patches on the cone engine, for metrics that are functions of the logits.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+A cell is not computed only if its value follows from equal numbers: the patch writes what is there already, bit by bit, or it acts
+behind every position that the metric reads on the unpatched logits. Some cells are measured first, with full forward passes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -11,16 +15,18 @@ from torch import Tensor
 
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.cost import SLACK, PassSize
-from anchorlens.engine.metric_reads import find_reads, find_tokens
+from anchorlens.engine.cost import SLACK, PassSize, out_of_memory
+from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
+from anchorlens.engine.observed_logits import Logits, observe, union_of_reads
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import by_head
-from anchorlens.errors import InputError
+from anchorlens.errors import AnchorlensError, InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter
 from anchorlens.models.backend import LensModel
 from anchorlens.models.memory import free_memory
+from anchorlens.patching.checked_cells import CheckedCell, choose_cells, measure_cells
 from anchorlens.patching.setters import (
     Cache,
     PatchSetter,
@@ -32,18 +38,21 @@ from anchorlens.patching.setters import (
     layer_pos_patch_setter,
 )
 from anchorlens.prompts.batches import TokenBatch
+from anchorlens.warn import warn
 
 Index: TypeAlias = tuple[int, ...]
 VectorMetric: TypeAlias = Callable[[Tensor], Float[Tensor, "value"]]
-"""Function from logits [batch pos d_vocab] to one or several values, float32 on the CPU."""
+"""Function from logits [batch pos d_vocab] to one or several values on the CPU."""
 
-# Relative difference of clean and corrupted activations below which a patch is none: rounding of batches of other shapes.
-_EQUAL = 1e-5
-# Tokens in the top layer of a pass on a CPU and of passes that run together, and rows that are unembedded at once.
-_TOKENS, _TOGETHER, _ROWS = 8192, 65_536, 64
-# Tolerance of spot checks and of the unpatched metric, relative to the range of the metric and to its value; cells per spot check,
-# and the most checks.
-_TOLERANCE, _CELLS_PER_CHECK, _CHECKS = (1e-3, 1e-5), 1000, 2
+# Tokens in the top layer of a pass on a CPU and of passes that run together.
+_TOKENS, _TOGETHER = 8192, 65_536
+# Largest difference of unpatched logits from a full forward pass that counts as rounding, relative to their standard deviation, and
+# how many times as large a difference may be in a patched cell.
+_NOISE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.6}
+_TIMES_NOISE = 6
+STATE = "state"
+# Tolerance of checked cells and of the unpatched metric, relative to the range of the metric and to its value.
+_TOLERANCE = (1e-3, 1e-5)
 # Setter -> columns of its index after the layer, and whether the site is a pattern.
 _COLUMNS: dict[PatchSetter, tuple[tuple[str, ...], bool]] = {
     layer_pos_patch_setter: (("pos",), False),
@@ -86,37 +95,6 @@ def find_obstacle(
 
 
 @dataclass(frozen=True)
-class _LogitReader:
-    """Reader of a metric of the logits; entries that the metric does not read keep the logits of ``template``.
-
-    ``tokens``: tokens that the metric reads; if None, all.
-    """
-
-    row: Int[Tensor, "read"]
-    position: Int[Tensor, "read"]
-    metric: VectorMetric
-    template: Float[Tensor, "batch pos d_vocab"]
-    tokens: list[int] | None
-    where = None
-
-    @torch.no_grad()
-    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """Compute the metric of each cell."""
-        cells = states.reshape(-1, *states.shape[-2:])
-        values: list[Tensor] = []
-        columns = slice(None) if self.tokens is None else torch.tensor(self.tokens)
-        for some in cells.split(max(1, _ROWS // len(self.row))):
-            logits = adapter.read.logits(some.flatten(0, 1), self.tokens).to(self.template).view(*some.shape[:2], -1)
-            for cell in logits:
-                if self.tokens is None:
-                    self.template[self.row, self.position] = cell
-                else:
-                    self.template[self.row[:, None], self.position[:, None], columns] = cell
-                values.append(self.metric(self.template))
-        return Metrics({"value": torch.stack(values).reshape(*states.shape[:-2], -1)})
-
-
-@dataclass(frozen=True)
 class _Grid:
     """Activations of both runs at one site, and the patches of a setter.
 
@@ -127,6 +105,8 @@ class _Grid:
         tokens: Corrupted tokens.
         clean: Clean activations.
         own: Corrupted activations.
+
+    Activations of layers without cells are the corrupted ones in both.
     """
 
     adapter: Adapter
@@ -138,10 +118,15 @@ class _Grid:
 
     @cached_property
     def differs(self) -> Bool[Tensor, "layer pos head width"]:
-        """True where clean and corrupted activations differ; of sites without keys at all or no entries of a vector."""
-        gap, size = (self.clean - self.own).abs().amax(1), self.own.abs().amax((1, 2, 3, 4))
-        gap = gap if "key" in self.columns else gap.amax(-1, keepdim=True)
-        return (gap > _EQUAL * size[:, None, None, None]).cpu()
+        """True where a clean activation differs from the corrupted one in some row, in any bit; of vectors in any entry.
+
+        NaN and infinite values count as different. Positions before the first token that differs have equal bits if both runs had
+        one batch shape; else they are computed.
+        """
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[self.own.element_size()]
+        differs = (self.clean.view(bits) != self.own.view(bits)) | ~self.clean.isfinite()
+        differs = differs.any(1)
+        return (differs if "key" in self.columns else differs.any(-1, keepdim=True)).cpu()
 
     def at(self, place: Index) -> dict[str, int]:
         """Return position, head and key of a place."""
@@ -196,6 +181,25 @@ class _Job:
     is_full: bool
 
 
+@dataclass(frozen=True)
+class GridResult:
+    """Result of :func:`measure_grid`.
+
+    Attributes:
+        values: Values of the metric at each index; None if the cone engine cannot measure them.
+        reason: Reason why it cannot; "" if it can.
+        known: Values of cells that were measured nevertheless, in the order of TransformerLens' calls.
+    """
+
+    values: "list[Tensor] | None"
+    reason: str
+    known: Mapping[Index, Tensor]
+
+
+class _NotMeasured(Exception):  # noqa: N818
+    """The cone engine cannot measure a grid, for the reason in its message."""
+
+
 def measure_grid(
     model: LensModel,
     tokens: Int[Tensor, "batch pos"],
@@ -203,83 +207,230 @@ def measure_grid(
     metric: VectorMetric,
     setter: PatchSetter,
     site: str,
-    indices: Sequence[Sequence[int]],
-    measure_cell: Callable[[Sequence[int]], Tensor],
-) -> tuple[list[Tensor] | None, str]:
-    """Measure cells on the cone engine, and some of them again with a full forward pass.
+    indices: Sequence[Index],
+    *,
+    state: Callable[[], bool],
+    positions: Sequence[int] = (),
+) -> GridResult:
+    """Measure cells on the cone engine, and some of them with full forward passes.
 
-    The unpatched metric of every pass is compared with that of the model.
-
-    Returns:
-        The values of the metric at each index and "", or None and the reason why the numbers cannot be used.
+    Args:
+        model: The model.
+        tokens: Corrupted tokens.
+        cache: Clean activations.
+        metric: Values of the metric.
+        setter: A setter of this package or of TransformerLens.
+        site: Patched site.
+        indices: Cells, with the layer first.
+        state: Function called after the first call of the metric; returns whether that call left the state of the metric as it was.
+        positions: Positions that the metric is declared to read, in addition to those that it is seen to read.
 
     Raises:
-        InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are parallel.
+        InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are parallel, or the cache lacks
+            an activation or its batch axis.
     """
     adapter = adapt(model)
     if site in SITES and site not in adapter.sites:
         raise InputError(
             f"activation_name={site!r}: the model has none. Give one of {', '.join(adapter.sites)}.", argument="activation_name"
         )
-    reason = find_cone_obstacle(adapter, [site])
-    if reason is not None:
-        return None, reason
-    own, template = _run_with_capture(adapter, model, tokens.to(adapter.device), site)
-    names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
-    values_of = [by_head(cache[name], site).to(adapter.device) for name in names]
-    if any(value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]) for value in values_of):
-        return None, f"the clean cache has other shapes: {tuple(values_of[0].shape)} instead of {tuple(own.shape[1:])}"
-    clean = torch.stack([value.expand(own.shape[1:]) for value in values_of])
-    batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
-    known = _find_setter(setter)
-    assert known is not None  # see find_obstacle
-    grid = _Grid(adapter, site, _COLUMNS[known][0], batch, clean, own)
-    before, positions = metric(template), find_reads(metric, template)
-    last = max(positions, default=-1)
-    cells = list(dict.fromkeys(map(tuple, indices)))
-    changed = [cell for cell in cells if grid.first(cell[1:]) <= last and grid.is_changed(cell[0], cell[1:])]
-    row = torch.arange(len(tokens)).repeat_interleave(len(positions))
-    found = find_tokens(metric, template, positions) if changed else None
-    reader = _LogitReader(row, torch.tensor(positions, dtype=torch.long).repeat(len(tokens)), metric, template, found)
-    values, unpatched = dict.fromkeys(cells, before), list[Tensor]()
+    known: dict[Index, Tensor] = {}
+
+    def after_first(value: Tensor) -> bool:
+        is_stateless = state()
+        if not is_stateless:
+            known[indices[0]] = value
+        return is_stateless
+
     try:
-        for alone, measured in _run_passes(ConeEngine(adapter), grid, reader, changed, last + 1):
-            unpatched.append(alone)
-            values |= {cell: value for cell, value in measured.items() if cell in values}
-    except Exception as why:  # noqa: BLE001 - whatever fails here, one forward pass per cell can still measure the grid
-        return None, f"a pass failed ({describe_failure(why)})"
-    values |= dict.fromkeys(set(cells) - set(changed), before)
-    table = torch.stack([before, *values.values()])
-    spread = table.amax(0) - table.amin(0)
-
-    def differs(found: Tensor, exact: Tensor) -> bool:
-        return not bool(((found - exact).abs() <= _TOLERANCE[0] * spread + _TOLERANCE[1] * exact.abs()).all())
-
-    for found in unpatched:
-        if differs(found, before):
-            return None, f"the unpatched metric is {_format(before)}, on the cone engine {_format(found)}"
-    for cell in _draw_checks(changed or cells):
-        exact = measure_cell(cell)
-        if differs(values[cell], exact):
-            return None, f"a spot check of {cell} gave {_format(exact)}, the cone engine {_format(values[cell])}"
-    return [values[tuple(index)] for index in indices], ""
+        reason = find_cone_obstacle(adapter, [site])
+        if reason is not None:
+            raise _NotMeasured(reason)
+        tokens = tokens.to(adapter.device)
+        known_setter = _find_setter(setter)
+        assert known_setter is not None  # see find_obstacle
+        own, template = _run_with_capture(adapter, model, tokens, site)
+        clean = _clean_activations(adapter, cache, site, own, {index[0] for index in indices})
+        batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
+        grid = _Grid(adapter, site, _COLUMNS[known_setter][0], batch, clean, own)
+        return GridResult(_measure(model, tokens, cache, grid, template, metric, setter, indices, after_first, positions), "", {})
+    except _NotMeasured as why:
+        return GridResult(None, str(why), known)
 
 
-def _run_passes(
-    engine: ConeEngine, grid: _Grid, reader: _LogitReader, cells: Sequence[Index], end: int
-) -> Iterator[tuple[Tensor, dict[Index, Tensor]]]:
-    """Yield the unpatched metric of each pass, and its cells; ``end``: one past the last read position."""
-    budget = free_memory(engine.adapter.devices) // 2
-    for some in _join(_plan_jobs(engine, grid, reader, cells, end, budget), budget):
-        batches = [(SwapBatch(grid.tokens, reader, tuple(map(grid.swap, job.places))), job.layers) for job in some]
-        results = engine.run_swap_batches(batches, site=grid.site, window=1)
-        for job, (alone, of_places) in zip(some, results, strict=True):
-            measured = {
-                (layer, *place): value
-                for place, one in zip(job.places, of_places, strict=True)
-                for layer, value in zip(job.layers, one.values["value"], strict=True)
-            }
-            yield alone.values["value"], measured
+def _measure(
+    model: LensModel,
+    tokens: Int[Tensor, "batch pos"],
+    cache: Cache,
+    grid: _Grid,
+    template: Float[Tensor, "batch pos d_vocab"],
+    metric: VectorMetric,
+    setter: PatchSetter,
+    indices: Sequence[Index],
+    after_first: Callable[[Tensor], bool],
+    positions: Sequence[int],
+) -> list[Tensor]:
+    """Return the values of the cells, or raise _NotMeasured."""
+    adapter, site = grid.adapter, grid.site
+    cells = list(dict.fromkeys(indices))
+    n_rows, n_pos = tokens.shape
+    differing = [cell for cell in cells if grid.is_changed(cell[0], cell[1:])]
+    shape = adapter.shape
+    one = n_rows * (n_pos * shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab)
+    work = 0.0
+    for layer, *place in differing:
+        work += n_rows * (n_pos - grid.first(tuple(place))) * (shape.n_layers - layer) * shape.block_flops
+    unpatched = Logits.of(template)
+    try:
+        checked = measure_cells(
+            model,
+            tokens,
+            choose_cells(cells, differing, work, one, tokens.numel()),
+            lambda layer: adapter.hook_name(site, layer),
+            lambda layer: cache[adapter.hook_name(site, layer)],
+            setter,
+            metric,
+            after_first,
+        )
+        if not checked:
+            raise _NotMeasured("the metric keeps state between its calls, so that their order matters")
+        before = observe(metric, unpatched)
+    except Exception as why:  # a metric can raise anything; one forward pass per cell calls it as TransformerLens does
+        if isinstance(why, (AnchorlensError, _NotMeasured)) or out_of_memory(why):
+            raise
+        lines = str(why).strip().splitlines() or [""]
+        raise _NotMeasured(f"the metric cannot be observed ({type(why).__name__}: {lines[0][:160]})") from why
+    # A cell that acts behind all positions that are read on the unpatched logits leaves all of these as they are.
+    last = max((row % n_pos for row in unpatched.reads), default=-1)
+    changed = [cell for cell in differing if grid.first(cell[1:]) <= last]
+    call = Call(0, n_rows, n_pos, len(before))
+    reads = union_of_reads([unpatched.reads, *(cell.reads for cell in checked)])
+    reads = union_of_reads([reads, *({row * n_pos + p: set[int]()} for row in range(n_rows) for p in positions)])
+    reader = FunctionReader.planned("value", lambda _, logits: metric(logits), [call], [reads], template.dtype, template)
+    passes = _Passes(grid, ConeEngine(adapter), before, reader)
+    try:
+        passes.run(changed)
+        lost = passes.missed
+        if lost:
+            _warn_of_missed(site, len(lost), len(cells), reader)
+            passes.run(lost, everywhere=True)
+    except Exception as why:  # whatever fails here, one forward pass per cell can still measure the grid
+        raise _NotMeasured(f"a pass failed ({describe_failure(why)})") from why
+    values: dict[Index, Tensor] = {cell: before for cell in cells} | passes.values  # noqa: C420
+    passes.check(values, checked, template)
+    values |= {cell.index: cell.value for cell in checked}
+    return [values[index] for index in indices]
+
+
+class _Passes:
+    """Passes of the cone engine over cells of a grid.
+
+    Attributes:
+        values: Cell -> values of the metric.
+        missed: Cells in which the metric read a position that the pass did not keep.
+    """
+
+    def __init__(self, grid: _Grid, engine: ConeEngine, before: Float[Tensor, "value"], reader: FunctionReader) -> None:
+        self.values: dict[Index, Tensor] = {}
+        self.missed: list[Index] = []
+        self._grid, self._engine, self._before, self._reader = grid, engine, before, reader
+        self._unpatched: list[Tensor] = []
+
+    def run(self, cells: Sequence[Index], *, everywhere: bool = False) -> None:
+        """Measure cells; ``everywhere``: with all positions, so that none is missed."""
+        reader = self._reader.everywhere() if everywhere else self._reader
+        if not cells or not len(reader.position):
+            return
+        wanted, end = set(cells), int(reader.position.max()) + 1
+        budget = free_memory(self._engine.adapter.devices) // 2
+        for some in _join(_plan_jobs(self._engine, self._grid, reader, cells, end, budget), budget):
+            batches = [(SwapBatch(self._grid.tokens, reader, tuple(map(self._grid.swap, job.places))), job.layers) for job in some]
+            results = self._engine.run_swap_batches(batches, site=self._grid.site, window=1)
+            for job, (alone, of_places) in zip(some, results, strict=True):
+                if not alone.values[MISSED].any():
+                    self._unpatched.append(alone.values["value"])
+                for place, of_layers in zip(job.places, of_places, strict=True):
+                    parts = zip(job.layers, of_layers.values["value"], of_layers.values[MISSED], strict=True)
+                    for layer, value, missed in parts:
+                        cell = (layer, *place)
+                        if cell not in wanted:
+                            continue
+                        if missed.any():
+                            self.missed.append(cell)
+                        else:
+                            self.values[cell] = value
+
+    def check(
+        self, values: Mapping[Index, Tensor], checked: Sequence[CheckedCell], template: Float[Tensor, "batch pos d_vocab"]
+    ) -> None:
+        """Compare the unpatched metric of every pass with the model's, and cells with full forward passes.
+
+        A metric that moves in steps may differ where the logits agree. Where values differ, the logits decide.
+
+        Raises:
+            _NotMeasured: If a difference is larger than rounding explains.
+        """
+        table = torch.stack([self._before, *values.values(), *(cell.value for cell in checked)])
+        finite = table.nan_to_num(0.0, 0.0, 0.0)
+        spread = finite.amax(0) - finite.amin(0)
+
+        def differs(found: Tensor, exact: Tensor) -> bool:
+            allowed = _TOLERANCE[0] * spread + _TOLERANCE[1] * exact.abs()
+            close = ((found - exact).abs() <= allowed) | (found == exact) | (found.isnan() & exact.isnan())
+            return not bool(close.all())
+
+        for cell in checked:
+            found = values[cell.index]
+            if differs(found, cell.value) and not self._is_rounding(cell, template):
+                raise _NotMeasured(
+                    f"a full forward pass of {cell.index} gave {_format(cell.value)}, the cone engine {_format(found)}"
+                )
+        for found in self._unpatched:
+            if differs(found, self._before) and not self._is_rounding(checked[0], template, unpatched=True):
+                raise _NotMeasured(f"the unpatched metric is {_format(self._before)}, on the cone engine {_format(found)}")
+
+    def _is_rounding(self, cell: CheckedCell, template: Float[Tensor, "batch pos d_vocab"], *, unpatched: bool = False) -> bool:
+        """Return whether the logits that a metric read in a cell agree as well as those of the unpatched run do.
+
+        Both are computed again by the cone engine, with the logits' largest difference from a full forward pass.
+        """
+        adapter, grid = self._engine.adapter, self._grid
+        n_pos = template.shape[1]
+        rows = sorted(cell.reads)
+        if not rows:
+            return True
+        places = [(row // n_pos, row % n_pos) for row in rows]
+        reader = _StateReader(torch.tensor([row for row, _ in places]), torch.tensor([position for _, position in places]))
+        layer, *place = cell.index
+        batch = SwapBatch(grid.tokens, reader, (grid.swap(tuple(place)),))
+        alone, (patched,) = self._engine.run_swap_batches([(batch, [layer])], site=grid.site, window=1)[0]
+
+        def gap(states: Tensor, exact: Tensor) -> Tensor:
+            logits = adapter.read.logits(states.reshape(len(rows), -1).to(adapter.read.device)).to(exact)
+            both = torch.stack([logits, exact]).float()
+            finite = both.isfinite().all(0)
+            return torch.where(finite, (both[0] - both[1]).abs(), 0.0).max()
+
+        own = template.flatten(0, 1)[rows]
+        scale = own[own.isfinite()].float()
+        noise = gap(alone.values[STATE], own)
+        if not noise <= _NOISE.get(template.dtype, _NOISE[torch.float32]) * scale.std():
+            return False
+        floor = 8 * torch.finfo(template.dtype).eps * scale.abs().max()
+        return unpatched or bool(gap(patched.values[STATE], cell.rows) <= _TIMES_NOISE * noise + floor)
+
+
+@dataclass(frozen=True)
+class _StateReader:
+    """Reader of final states themselves."""
+
+    row: Int[Tensor, "read"]
+    position: Int[Tensor, "read"]
+    where = None
+
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:  # noqa: ARG002
+        """Return the states, [*cells (read d_model)]."""
+        return Metrics({STATE: states.flatten(-2)})
 
 
 @torch.no_grad()
@@ -298,8 +449,50 @@ def _run_with_capture(
     return torch.stack(seen), logits.clone()
 
 
+def _clean_activations(
+    adapter: Adapter, cache: Cache, site: str, own: Float[Tensor, "layer batch pos head width"], layers: Iterable[int]
+) -> Float[Tensor, "layer batch pos head width"]:
+    """Return the clean activations of some layers, and the corrupted ones of the others.
+
+    Raises:
+        InputError: If the cache lacks an activation or its batch axis.
+        _NotMeasured: If it has another shape.
+    """
+    clean = own.clone()
+    for layer in sorted(layers):
+        name = adapter.hook_name(site, layer)
+        try:
+            given = cache[name]
+        except KeyError:
+            raise InputError(
+                f"clean_cache: has no {name!r}. Cache it as well: the names_filter of run_with_cache may leave it out.",
+                argument="clean_cache",
+            ) from None
+        if not isinstance(given, Tensor):
+            raise _NotMeasured(f"the clean cache holds a {type(given).__name__}")
+        if given.ndim != (4 if site in HEAD_SITES else 3):
+            raise InputError(
+                f"clean_cache: {name} has the shape {tuple(given.shape)}, without a batch axis. Give the cache before "
+                "remove_batch_dim.",
+                argument="clean_cache",
+            )
+        value = by_head(given, site)
+        if value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]):
+            raise _NotMeasured(f"the clean cache has other shapes: {tuple(value.shape)} instead of {tuple(own.shape[1:])}")
+        clean[layer] = value.to(clean).expand(own.shape[1:])
+    return clean
+
+
+def _warn_of_missed(site: str, n_missed: int, n_cells: int, reader: FunctionReader) -> None:
+    seen = sorted({position for _, position in reader.places})
+    warn(
+        f"{site}: in {n_missed} of {n_cells} cells the metric read other positions than on the corrupted logits, where it read "
+        f"{seen}. These cells were computed again with all positions. positions= declares what is computed at once."
+    )
+
+
 def _plan_jobs(
-    engine: ConeEngine, grid: _Grid, reader: _LogitReader, cells: Sequence[Index], end: int, budget: int
+    engine: ConeEngine, grid: _Grid, reader: FunctionReader, cells: Sequence[Index], end: int, budget: int
 ) -> Iterator[_Job]:
     for layers, places in _rectangles(cells):
         length = {place: max(1, end - grid.first(place)) for place in places}
@@ -323,7 +516,7 @@ def _rectangles(cells: Sequence[Index]) -> list[tuple[list[int], list[Index]]]:
 
 
 def _make_job(
-    engine: ConeEngine, grid: _Grid, layers: Sequence[int], lengths: dict[Index, int], reader: _LogitReader, end: int
+    engine: ConeEngine, grid: _Grid, layers: Sequence[int], lengths: dict[Index, int], reader: FunctionReader, end: int
 ) -> _Job:
     """Make the job of a rectangle; ``lengths``: place -> number of changed positions; ``end``: one past the last read position."""
     n_rows, n_pos = grid.tokens.ids.shape
@@ -364,9 +557,3 @@ def _join(jobs: Iterable[_Job], budget: int) -> Iterator[list[_Job]]:
 
 def _format(values: Float[Tensor, "value"]) -> str:
     return " ".join(f"{value:.6g}" for value in values.tolist())
-
-
-def _draw_checks(indices: Sequence[Index]) -> list[Index]:
-    generator = torch.Generator().manual_seed(0)
-    n_checks = min(_CHECKS, 1 + len(indices) // _CELLS_PER_CHECK)
-    return [indices[int(i)] for i in torch.randperm(len(indices), generator=generator)[:n_checks]]

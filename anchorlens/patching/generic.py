@@ -1,8 +1,11 @@
 """Activation patching with any setter: on the cone engine where it can be, else one full forward pass per cell."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
+from threading import Lock, RLock
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import torch
@@ -11,9 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from anchorlens.display import short_repr
+from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError
-from anchorlens.models.backend import LensModel, act_name, patching_result_class
+from anchorlens.models.adapt import adapt
+from anchorlens.models.backend import LensModel, act_name, is_lens_model, patching_result_class
 from anchorlens.patching.cone_grid import find_obstacle, measure_grid
+from anchorlens.patching.metric_state import is_same_state, state_of
 from anchorlens.patching.setters import Cache, PatchSetter, make_df_from_ranges
 from anchorlens.warn import warn
 
@@ -21,6 +28,7 @@ Metric: TypeAlias = Callable[[Tensor], Tensor]
 """Function from logits [batch pos d_vocab] to a scalar tensor, or with ``reduce`` ``mean`` or ``none`` to [batch]."""
 
 _REDUCE = ("scalar", "mean", "none")
+_AXES = ("layer", "pos", "src_pos", "dest_pos", "head", "head_index")
 
 
 def generic_activation_patch(
@@ -36,6 +44,7 @@ def generic_activation_patch(
     *,
     reduce: str = "scalar",
     baseline: bool = False,
+    positions: Sequence[int] | None = None,
 ) -> Any:
     """Measure a metric with one activation patched, for every index.
 
@@ -52,6 +61,9 @@ def generic_activation_patch(
         return_index_df: Whether to return the indices as well.
         reduce: As in TransformerLens 4: ``scalar``, or for metrics that return [batch] ``mean`` or ``none``.
         baseline: As in TransformerLens 4: whether to measure the corrupted run as well.
+        positions: Positions that the metric may read, such as ``[-1]`` or ``range(4, 9)``, negative from the end. They are
+            computed at once. If None, those that it reads on the corrupted logits and in the checked cells. In either case, a cell
+            in which it reads another position is computed again with all positions.
 
     Returns:
         The metric for each index: one dimension per axis, or with ``index_df`` one entry per row. With ``return_index_df`` also the
@@ -61,6 +73,10 @@ def generic_activation_patch(
         InputError: If an argument is unknown or contradicts another, or a ``PatchingResult`` is needed with TransformerLens 3.9.
         ShapeError: If a metric returns another shape than ``reduce`` asks for.
     """
+    # A compiled model computes what its original does; hooks are attached to that one, as TransformerLens does.
+    model = getattr(model, "_orig_mod", model)
+    if not is_lens_model(model):
+        adapt(model)  # raises InputError
     if (index_axis_names is None) == (index_df is None):
         raise InputError("index_axis_names, index_df: give exactly one of the two.", argument="index_df")
     metrics = dict(patching_metric) if isinstance(patching_metric, Mapping) else {"metric": patching_metric}
@@ -71,21 +87,33 @@ def generic_activation_patch(
         assert index_axis_names is not None
         shape = [_axis_size(model, corrupted_tokens, activation_name, name) for name in index_axis_names]
         index_df = make_df_from_ranges(shape, index_axis_names)
-    indices: list[list[int]] = [list(map(int, row)) for row in index_df.itertuples(index=False)]
+    if not isinstance(corrupted_tokens, Tensor):
+        raise InputError(
+            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids [batch pos], such as "
+            "model.to_tokens(prompt).",
+            argument="corrupted_tokens",
+        )
+    indices = _indices_of(model, corrupted_tokens, activation_name, index_df)
     n_examples = None if reduce == "scalar" else len(corrupted_tokens)
-    metric = partial(_evaluate, metrics, n_examples)
+    default_device = torch.get_default_device()
+
+    def metric(logits: Tensor) -> Float[Tensor, "value"]:
+        with torch.device(default_device) if default_device.type != "cpu" else nullcontext():
+            return _evaluate(metrics, n_examples, logits)
+
     measure = partial(_measure_cell, model, corrupted_tokens, clean_cache, metric, patch_setter, activation_name)
-    values, reason = None, find_obstacle(model, corrupted_tokens, patch_setter, activation_name, indices)
-    if reason is None:
-        values, reason = measure_grid(model, corrupted_tokens, clean_cache, metric, patch_setter, activation_name, indices, measure)
-    if values is None:
-        warn(f"{activation_name}: one forward pass per cell is run, because {reason}.")
-        values = [measure(index) for index in tqdm(indices)]
+    # Hooks of two threads would meet in one model; index tables are made on the CPU.
+    with _lock_of(model), torch.device("cpu") if default_device.type != "cpu" else nullcontext():
+        values = _measure_cells(
+            model, corrupted_tokens, clean_cache, metrics, metric, patch_setter, activation_name, indices, positions, measure
+        )
+        before = metric(model(corrupted_tokens)).detach() if baseline else None
+    n_values = len(metrics) * (n_examples or 1)
+    table = torch.stack(values) if values else torch.empty(0, n_values, device="cpu")
     pattern = "cell (metric example) -> metric cell example"
-    out = rearrange(torch.stack(values), pattern, metric=len(metrics)).reshape(len(metrics), *(shape or [len(indices)]), -1)
-    first = (
-        rearrange(metric(model(corrupted_tokens)), "(metric example) -> metric example", metric=len(metrics)) if baseline else None
-    )
+    out = rearrange(table, pattern, metric=len(metrics))
+    out = out.reshape(len(metrics), *(shape or [len(indices)]), n_examples or 1)
+    first = None if before is None else rearrange(before, "(metric example) -> metric example", metric=len(metrics))
     if reduce != "none":  # one value per cell, or the mean over examples
         out, first = out.mean(-1), None if first is None else first.mean(-1)
     out = out.to(model.cfg.device)
@@ -115,16 +143,106 @@ def _check_result(metrics: Mapping[str, Metric], reduce: str, *, needed: bool, f
     return patching_result_class() if needed else None
 
 
+def _measure_cells(
+    model: LensModel,
+    tokens: Tensor,
+    cache: Cache,
+    metrics: Mapping[str, Metric],
+    metric: Callable[[Tensor], Float[Tensor, "value"]],
+    setter: PatchSetter,
+    name: str,
+    indices: Sequence[tuple[int, ...]],
+    positions: Sequence[int] | None,
+    measure: Callable[[Sequence[int]], Float[Tensor, "value"]],
+) -> list[Float[Tensor, "value"]]:
+    """Return the values at each index: from the cone engine, else from one full forward pass per cell."""
+    if not indices:
+        return []
+    reason = find_obstacle(model, tokens, setter, name, indices)
+    declared = _declared(positions, tokens)
+    known: Mapping[tuple[int, ...], Tensor] = {}
+    if reason is None:
+        state = state_of(*metrics.values())
+
+        def is_unchanged() -> bool:
+            return is_same_state(state, state_of(*metrics.values()))
+
+        result = measure_grid(model, tokens, cache, metric, setter, name, indices, state=is_unchanged, positions=declared)
+        if result.values is not None:
+            return result.values
+        reason, known = result.reason, result.known
+    warn(f"{name}: one forward pass per cell is run, because {reason}.")
+    values: list[Tensor] = []
+    for index in tqdm(indices):
+        # A metric that keeps state is not called again for the first cell.
+        is_known = not values and index in known
+        values.append(known[index] if is_known else measure(index))
+    return values
+
+
+def _indices_of(model: LensModel, tokens: Tensor, name: str, frame: pd.DataFrame) -> list[tuple[int, ...]]:
+    """Return the rows of a frame of indices; negative positions and heads count from the end.
+
+    Raises:
+        InputError: If an index lies outside the model or the prompt.
+    """
+    indices = [tuple(map(int, row)) for row in frame.itertuples(index=False)]
+    n_layers = int(model.cfg.n_layers)
+    n_pos = int(tokens.shape[-1])
+    for index in indices:
+        if not index or not 0 <= index[0] < n_layers:
+            raise InputError(f"index_df: {index} has no layer from 0 to {n_layers - 1} first.", argument="index_df")
+    columns = list(map(str, frame.columns))
+    sizes = [_axis_size(model, tokens, name, column) if column in _AXES else None for column in columns]
+    for index in indices:
+        for value, size, column in zip(index[1:], sizes[1:], columns[1:], strict=True):
+            if size is not None and not -size <= value < size:
+                raise InputError(
+                    f"index_df: {column}={value} is outside: there are {size}, and the prompt has {n_pos} positions.",
+                    argument="index_df",
+                )
+    return [
+        (index[0], *(value if size is None else value % size for value, size in zip(index[1:], sizes[1:], strict=True)))
+        for index in indices
+    ]
+
+
+def _declared(positions: Sequence[int] | None, tokens: Tensor) -> list[int]:
+    """Return declared positions, counted from the start; raise InputError if one lies outside the prompt."""
+    n = int(tokens.shape[-1])
+    given = [int(position) for position in positions or ()]
+    if wrong := [position for position in given if not -n <= position < n]:
+        raise InputError(
+            f"positions={given}: the prompt has {n} tokens, so {wrong[0]} is outside. Give positions from {-n} to {n - 1}.",
+            argument="positions",
+        )
+    return sorted({position % n for position in given})
+
+
+_locks: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
+_making_a_lock = Lock()
+
+
+def _lock_of(model: object) -> Any:
+    """Return the lock of a model, which one thread may take several times."""
+    with _making_a_lock:
+        return _locks.setdefault(model, RLock())
+
+
 def _evaluate(metrics: Mapping[str, Metric], n_examples: int | None, logits: Tensor) -> Float[Tensor, "value"]:
     """Return the values of all metrics, of ``n_examples`` examples each; if None, of a scalar each."""
     out: list[Tensor] = []
     for name, metric in metrics.items():
-        value = torch.as_tensor(metric(logits))
+        found = resolve(metric(logits))
+        wanted = "a scalar" if n_examples is None else f"[batch] = ({n_examples},)"
+        try:
+            value = found if isinstance(found, Tensor) else torch.as_tensor(found, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as why:
+            raise ShapeError(f"patching_metric {name!r}: returned {short_repr(found)}. Return {wanted}.") from why
         if value.numel() != (n_examples or 1) or (n_examples is not None and value.ndim != 1):
-            wanted = "a scalar" if n_examples is None else f"[batch] = ({n_examples},)"
             raise ShapeError(f"patching_metric {name!r}: returned shape {tuple(value.shape)}. Return {wanted}.")
-        out.append(value.reshape(-1))
-    return torch.cat(out).float().cpu()
+        out.append(value.reshape(-1).to("cpu", torch.get_default_dtype()))
+    return torch.cat(out)
 
 
 def _measure_cell(
@@ -156,5 +274,5 @@ def _axis_size(model: LensModel, tokens: Tensor, activation_name: str, axis: str
         "layer": int(cfg.n_layers), "pos": n_pos, "src_pos": n_pos, "dest_pos": n_pos, "head": n_heads, "head_index": n_heads,
     }  # fmt: skip
     if axis not in sizes:
-        raise InputError(f"index_axis_names={axis!r}: unknown. Known: {', '.join(sizes)}.", argument="index_axis_names")
+        raise InputError(f"index_axis_names={axis!r}: unknown. Known: {', '.join(_AXES)}.", argument="index_axis_names")
     return sizes[axis]

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 from typing_extensions import override
 
 from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.function_reader import MISSED, FunctionReader
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
@@ -20,6 +22,7 @@ from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Pl
 from anchorlens.protocols.pair_sweep.batching import Batch, plan_swaps
 from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Pair, Placement, build_batch
 from anchorlens.runs.schema import CELL, P
+from anchorlens.warn import warn
 
 Array = npt.NDArray[np.float64]
 
@@ -41,10 +44,6 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
     @abstractmethod
     def effect(self, inputs: InputsT, spec: SpecT, pairs: Sequence[Pair[Any]], before: Array, after: Array) -> Array:
         """Compute the effect on the metric, [..., pair]."""
-
-    def check_reader(self, adapter: Adapter, inputs: InputsT, pairs: Sequence[Pair[Any]]) -> Reader:
-        """Return the reader of spot checks and verification; other than :meth:`reader` where that one rests on an assumption."""
-        return self.reader(adapter, inputs, pairs)
 
     def metric(self, inputs: InputsT, spec: SpecT) -> str:  # noqa: ARG002
         """Return the name of the metric."""
@@ -91,6 +90,8 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             self._batch(engine, inputs, spec, pairs, reader), site=spec.site, layers=unit.layers, window=self.window(spec),
             on_progress=lambda share: on_work(share * unit.work),
         )  # fmt: skip
+        if MISSED in before.values:
+            before, changed = self._measure_missed(engine, inputs, spec, unit, before, changed)
         shape = len(layers), len(pairs)
         start = np.broadcast_to(_values(before, metric), shape)
         frames: list[pd.DataFrame] = []
@@ -108,6 +109,45 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             frames.append(pd.DataFrame(whole)[reachable])
         return pd.concat(frames, ignore_index=True)
 
+    def _measure_missed(
+        self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, before: Metrics, changed: Sequence[Metrics]
+    ) -> tuple[Metrics, list[Metrics]]:
+        """Measure pairs again with all positions, if a metric function read one that was not kept in some cell of theirs."""
+        lost = before.values[MISSED].bool() | torch.stack([after.values[MISSED].bool().any(0) for after in changed]).any(0)
+        numbers = lost.nonzero()[:, 0].tolist()
+        if not numbers:
+            return before, list(changed)
+        metric, adapter = self.metric(inputs, spec), engine.adapter
+        count = int(sum(after.values[MISSED].sum() for after in changed))
+        warn(
+            f"{metric}: in {count} cells the metric read other positions than on the unpatched logits. The cells of these pairs "
+            "were measured again with all positions. metric_positions= declares what is computed at once."
+        )
+
+        def reader(pairs: Sequence[Pair[Any]]) -> FunctionReader:
+            planned = self.reader(adapter, inputs, pairs)
+            assert isinstance(planned, FunctionReader)  # no other reader misses a value
+            return planned.everywhere()
+
+        pairs = [unit.pairs[i] for i in numbers]
+        window = self.window(spec)
+        plan = plan_swaps(
+            engine, pairs, reader(pairs), unit.layers, site=spec.site, window=window, batch_size=spec.batch_size,
+            max_memory=spec.max_memory, checks=0,
+        )  # fmt: skip
+        column = {(pair.base.id, pair.donor_id): i for i, pair in enumerate(unit.pairs)}
+        place_of = {(place.anchor, place.control): i for i, place in enumerate(unit.pairs[0].placements)}
+        for some in plan.batches:
+            batch = self._batch(engine, inputs, spec, some.pairs, reader(some.pairs))
+            own_before, own_changed = engine.run_swaps(batch, site=spec.site, layers=some.layers, window=window)
+            columns = torch.tensor([column[pair.base.id, pair.donor_id] for pair in some.pairs])
+            rows = torch.tensor([unit.layers.index(layer) for layer in some.layers])
+            before.values[metric][columns] = own_before.values[metric]
+            for place, own in zip(some.pairs[0].placements, own_changed, strict=True):
+                values = changed[place_of[place.anchor, place.control]].values[metric]
+                values[rows[:, None], columns] = own.values[metric]
+        return before, list(changed)
+
     def remeasure(
         self, reference: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
     ) -> pd.DataFrame:
@@ -123,7 +163,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         for head in dict.fromkeys(heads):  # a patch of a batch has the same heads in all rows
             rows = [i for i, one in enumerate(heads) if one == head]
             some = [chosen[i] for i in rows]
-            batch = self._batch(reference, inputs, spec, some, self.check_reader(reference.adapter, inputs, some))
+            batch = self._batch(reference, inputs, spec, some, self.reader(reference.adapter, inputs, some))
             layers = [int(samples[i]["layer"]) for i in rows]
             metrics = reference.run_cells(batch, site=spec.site, layers=layers, window=self.window(spec))
             before[rows], after[rows] = (_values(one, self.metric(inputs, spec)) for one in metrics)

@@ -55,11 +55,6 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return inputs.reading.reader([pair.target for pair in pairs], [pair.base.id for pair in pairs])
 
     @override
-    def check_reader(self, adapter: Adapter, inputs: PatchInputs, pairs: Sequence[PatchPair]) -> Reader:
-        """Return a reader that gives a metric function all positions, since those that it reads were found by trial."""
-        return inputs.reading.reader([pair.target for pair in pairs], [pair.base.id for pair in pairs], everywhere=True)
-
-    @override
     def effect(self, inputs: PatchInputs, spec: Patch, pairs: Sequence[PatchPair], before: Array, after: Array) -> Array:
         return inputs.reading.factor * (after - before)
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.constants import POINTS
-from anchorlens.engine.metric_reads import find_reads
+from anchorlens.display import short_repr
+from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric
 from anchorlens.engine.metrics import (
     KL,
     LOGIT_DIFF,
@@ -16,19 +19,17 @@ from anchorlens.engine.metrics import (
     PROB,
     UNITS,
     AnswerProbabilityReader,
-    FunctionReader,
     KLReader,
     LogitDiffReader,
-    LogitMetric,
     common_length,
-    metric_value,
 )
+from anchorlens.engine.observed_logits import Logits, Reads, observe, resolve, union_of_reads
 from anchorlens.engine.readouts import Reader
-from anchorlens.errors import InputError
-from anchorlens.fingerprint import callable_name
+from anchorlens.errors import InputError, ShapeError
+from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.protocols.patch.placements import READS
+from anchorlens.protocols.patch.placements import READS, PatchPair
 from anchorlens.protocols.patch.spec import AUTO
 
 Tokens = tuple[int, ...]
@@ -63,30 +64,42 @@ def tokens_to_append(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens)
     return answer[:-1] if metric in (PROB, LOGPROB) else ()
 
 
-def read_positions(row: TokenizedPrompt, metric: LogitMetric, adapter: Adapter, declared: Sequence[int] | None) -> Tokens:
-    """Return the positions of a prompt that a metric function reads, declared or found.
+def find_reads(pair: PatchPair, metric: LogitMetric, adapter: Adapter, declared: Sequence[int] | None) -> Reads:
+    """Return what a metric function reads on the logits of a patched prompt, and on those of its source if it is as long.
+
+    Args:
+        pair: Patched prompt and its source.
+        metric: Function of the logits.
+        adapter: The model.
+        declared: Positions that are computed in every cell in addition; if None, none.
 
     Raises:
-        InputError: If a declared position lies outside the prompt, or the function reads none.
+        InputError: If a declared position lies outside the prompt, or the function reads no logits.
     """
+    row = pair.target
     n = len(row.ids)
-    if declared is not None:
-        if wrong := [p for p in declared if not -n <= p < n]:
+    out: Reads = {}
+    for position in declared or ():
+        if not -n <= position < n:
             raise InputError(
-                f"metric_positions={tuple(declared)}: the prompt of pair {row.id!r} has {n} tokens, so {wrong[0]} is outside. Give "
-                f"positions from {-n} to {n - 1}.",
+                f"metric_positions={tuple(declared or ())}: the prompt of pair {row.id!r} has {n} tokens, so {position} is outside. "
+                f"Give positions from {-n} to {n - 1}.",
                 argument="metric_positions",
             )
-        return tuple(sorted({p % n for p in declared}))
-    _, logits = adapter.whole(torch.tensor(row.ids, device="cpu").to(adapter.device))
-    found = find_reads(lambda each: metric_value(metric, each), logits.detach()[None].clone())
-    if not found:
-        raise InputError(
-            f"metric={callable_name(metric)}: has the same value whatever the logits are (pair {row.id!r}). Return a value that "
-            "depends on them, or give metric_positions=.",
-            argument="metric",
-        )
-    return tuple(found)
+        out[position % n] = set()
+    prompts = [one for one in (row, pair.source) if one is not None and len(one.ids) == n]
+    for prompt in prompts:
+        _, whole = adapter.whole(torch.tensor(prompt.ids, device="cpu").to(adapter.device))
+        logits = Logits.of(whole.float()[None])
+        observe(lambda each: metric_values(metric, [row.id], 0, each), logits)
+        if not logits.reads:
+            raise InputError(
+                f"metric={callable_name(metric)}: reads no logits (pair {row.id!r}), so no patch can change it. Return a value that "
+                "depends on the logits.",
+                argument="metric",
+            )
+        out = union_of_reads([out, logits.reads])
+    return out
 
 
 @dataclass(frozen=True)
@@ -97,11 +110,14 @@ class MetricReading:
         metric: Name or function.
         answers: Pair id -> token ids of answer and wrong answer.
         clean_states: Pair id -> final residual stream of the clean run at its last prompt position; for ``kl``.
+        reads: Pair id -> what a metric function reads on the unpatched logits; where a pair is missing, the positions stored in its
+            prompt, over the whole vocabulary.
     """
 
     metric: "str | LogitMetric"
     answers: Mapping[str, Answers]
     clean_states: Mapping[str, Tensor] = field(default_factory=dict)
+    reads: Mapping[str, Reads] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -127,15 +143,11 @@ class MetricReading:
             return [last + common_length(*self.answers[pair_id])]
         return [last] if self.metric == KL else list(row.positions[READS])
 
-    def reader(self, rows: Sequence[TokenizedPrompt], pair_ids: Sequence[str], *, everywhere: bool = False) -> Reader:
-        """Return the reader of some rows; ``everywhere``: a metric function gets the logits of all positions."""
-        reads = [
-            list(range(len(row.ids))) if everywhere and callable(self.metric) else self.positions(row, name)
-            for row, name in zip(rows, pair_ids, strict=True)
-        ]
+    def reader(self, rows: Sequence[TokenizedPrompt], pair_ids: Sequence[str]) -> Reader:
+        """Return the reader of some rows."""
         if not isinstance(self.metric, str):
-            lengths = tuple(len(row.ids) for row in rows)
-            return FunctionReader(self.name, self.metric, _rows(reads), _flat(reads), lengths)
+            return self._function_reader(self.metric, rows, pair_ids)
+        reads = [self.positions(row, name) for row, name in zip(rows, pair_ids, strict=True)]
         if self.metric in (PROB, LOGPROB):
             tokens = [list(self.answers[name][0]) for name in pair_ids]
             return AnswerProbabilityReader(_rows(reads), _flat(reads), _flat(tokens), len(rows))
@@ -144,6 +156,46 @@ class MetricReading:
             return KLReader(_flat(reads), torch.stack([self.clean_states[name] for name in pair_ids]) if known else None)
         both = [[each[common_length(*self.answers[name])] for each in self.answers[name]] for name in pair_ids]
         return LogitDiffReader(_flat(reads), torch.tensor(both))
+
+    def _function_reader(self, metric: LogitMetric, rows: Sequence[TokenizedPrompt], pair_ids: Sequence[str]) -> FunctionReader:
+        """Return the reader of a metric function, which gets one prompt at a time."""
+        calls = [Call(i, 1, len(row.ids), 1) for i, row in enumerate(rows)]
+        reads: list[Reads] = []
+        for row, name in zip(rows, pair_ids, strict=True):
+            stored: Reads = dict.fromkeys(row.positions.get(READS, ()))
+            reads.append(self.reads.get(name, stored))
+        return FunctionReader.planned(self.name, partial(metric_values, metric, pair_ids), calls, reads)
+
+
+def metric_values(metric: LogitMetric, pair_ids: Sequence[str], number: int, logits: Float[Tensor, "1 pos d_vocab"]) -> Tensor:
+    """Return the value of a metric function of one prompt, [1].
+
+    Args:
+        metric: Logits [1 pos d_vocab] -> a scalar or [1], as a tensor, NumPy value or number.
+        pair_ids: Pair of each prompt.
+        number: Number of the prompt.
+        logits: Its logits.
+
+    Raises:
+        InputError: If the function raises, or its value is not finite.
+        ShapeError: If it returns anything but one number.
+    """
+    value = resolve(call_user_function("metric", metric, logits=logits))
+    try:
+        whole = torch.as_tensor(value, device="cpu").detach().reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        whole = None
+    name = getattr(metric, "__name__", "function")
+    if whole is None or whole.numel() != 1:
+        got = short_repr(value) if whole is None else f"shape {tuple(getattr(value, 'shape', whole.shape))}"
+        fix = "It is called for one prompt at a time, with logits [1 pos d_vocab]. Return a scalar or [1]."
+        raise ShapeError(f"metric={name}: returned {got}. {fix}", argument="metric")
+    if not whole.isfinite().all():
+        raise InputError(
+            f"metric={name}: returned {float(whole)} for pair {pair_ids[number]!r}. Return finite numbers, or leave the pair out.",
+            argument="metric",
+        )
+    return whole.float()
 
 
 def _rows(reads: Sequence[Sequence[int]]) -> Tensor:

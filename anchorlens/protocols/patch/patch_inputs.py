@@ -12,7 +12,8 @@ from typing_extensions import override
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, PATCH_CONTROLS
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.metrics import KL
-from anchorlens.engine.reference import measure, states_at
+from anchorlens.engine.observed_logits import Reads
+from anchorlens.engine.reference import full_reader, measure, states_at
 from anchorlens.errors import RunError
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
@@ -21,7 +22,7 @@ from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
-from anchorlens.protocols.patch.metric_reading import Answers, MetricReading, choose_metric, lacks, read_positions, tokens_to_append
+from anchorlens.protocols.patch.metric_reading import Answers, MetricReading, choose_metric, find_reads, lacks, tokens_to_append
 from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, READS, PatchPair, anchor_order, make_placements
 from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
@@ -110,7 +111,7 @@ class PatchInputs(SweepInputs):
             reading = replace(reading, clean_states=states)
         values: dict[str, float] = {}
         for some, rows in zip(_parts(ids, size), _parts(sources, size), strict=True):
-            reader = reading.reader(rows, some, everywhere=True)
+            reader = full_reader(reading.reader(rows, some))
             found = measure(adapter, pad_rows([row.ids for row in rows]), (), reader).values[reading.name]
             values |= dict(zip(some, found.tolist(), strict=True))
         return replace(self, reading=reading, source_values=values)
@@ -127,6 +128,7 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     answers = {one.corrupted.pair.id: (one.answer, one.wrong) for one in context.pairs}
     reading = MetricReading(choose_metric(spec.metric, list(answers.values())), answers)
     made: list[PatchPair] = []
+    reads: dict[str, Reads] = {}
     for one in context.pairs:
         own = one.corrupted.pair
         reason, detail = lacks(reading.metric, *answers[own.id]), ""
@@ -143,7 +145,11 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
         if reason or pair is None:
             dropped.append(drop_pair(own, context.data.name, reason, detail))
         else:
+            if not isinstance(reading.metric, str):
+                reads[own.id] = find_reads(pair, reading.metric, adapter, spec.metric_positions)
+                pair = _with_reads(pair, reads[own.id])
             made.append(pair)
+    reading = replace(reading, reads=reads)
     check_not_empty(made, dropped, f"in {context.data.name}")
     controls = _choose_controls(spec, made)
     pairs, lonely = _with_controls(adapter, spec, made, controls, lambda pair: _draw_partner(spec, pair, made, answers))
@@ -162,10 +168,13 @@ def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: Metri
     rows = {"clean": row(0, one.clean), "corrupted": row(1, one.corrupted)}
     to, by = ("corrupted", "clean") if spec.direction == "denoising" else ("clean", "corrupted")
     target, source = replace(rows[to], id=name), replace(rows[by], id=f"{name}|{by}")
-    if not isinstance(reading.metric, str):
-        reads = read_positions(target, reading.metric, adapter, spec.metric_positions)
-        target = replace(target, positions={**target.positions, READS: reads})
     return Pair(target, target, source, source, source.id, make_placements(spec, target, source, adapter.n_heads(spec.site)))
+
+
+def _with_reads(pair: PatchPair, reads: Reads) -> PatchPair:
+    """Return a pair whose patched prompt names the positions that the metric reads."""
+    target = replace(pair.target, positions={**pair.target.positions, READS: tuple(sorted(reads))})
+    return replace(pair, base=target, target=target)
 
 
 def _choose_controls(spec: Patch, pairs: Sequence[PatchPair]) -> tuple[str, ...]:

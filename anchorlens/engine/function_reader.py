@@ -1,0 +1,300 @@
+"""Reader of any function of the logits.
+
+Which logits a function reads is observed at every call (:mod:`anchorlens.engine.observed_logits`). Its reads on the unpatched
+logits only decide which positions a pass keeps, and what is unembedded for many cells at once. A cell in which it reads another
+position has no value: :data:`MISSED` is 1 there, and the caller measures it again with :meth:`FunctionReader.everywhere`.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from anchorlens.engine.observed_logits import Logits, Reads, UnreadLogitsError, observe
+from anchorlens.engine.readouts import Metrics
+from anchorlens.models.adapter import Adapter
+
+LogitMetric: TypeAlias = Callable[[Tensor], Any]
+"""Logits [batch pos d_vocab] -> scalar or [batch], as in TransformerLens."""
+ValuesOf: TypeAlias = Callable[[int, Tensor], Float[Tensor, "value"]]
+"""Number of a call and its logits [batch pos d_vocab] -> values, float32 on the CPU."""
+Place: TypeAlias = tuple[int, int]
+"""Row of the batch and position."""
+
+MISSED = "missed"
+"""Name of the metric that is 1 where there is no value, because the function read a position that was not kept."""
+
+# Rows whose logits over the whole vocabulary are held at once, and rows of which some tokens are.
+_ROWS, _TOKEN_ROWS = 64, 4096
+# Most positions whose unpatched logits are kept for the cells that leave them as they are.
+_KEPT = 256
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the function in every cell.
+
+    Attributes:
+        first: First row of the batch whose logits it gets.
+        n_rows: Number of rows.
+        length: Number of positions.
+        n_values: Number of values that it returns.
+    """
+
+    first: int
+    n_rows: int
+    length: int
+    n_values: int
+
+    def place(self, row: int) -> Place:
+        """Return the place of a row of the call's logits [batch pos], counted in one number."""
+        return self.first + row // self.length, row % self.length
+
+    @property
+    def places(self) -> list[Place]:
+        """Places of all its rows of logits."""
+        return [self.place(row) for row in range(self.n_rows * self.length)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionReader:
+    """Reader of a function of the logits.
+
+    Attributes:
+        name: Name of the metric.
+        function: Values of a call.
+        calls: Calls in every cell, in the order of their rows.
+        places: Places whose states are kept.
+        whole: Places whose logits are computed over the whole vocabulary, for many cells at once.
+        tokens: Tokens that are unembedded for many cells at once, at the places ``some``.
+        some: Places at which only ``tokens`` are expected to be read.
+        dtype: Dtype of the logits.
+        is_plain: Whether the function gets ordinary tensors with all logits.
+        unpatched: Logits of the model's own unpatched run; None if they are not known. A state that equals that of the first cell,
+            which must be the unpatched one, has these logits.
+    """
+
+    name: str
+    function: ValuesOf
+    calls: tuple[Call, ...]
+    places: tuple[Place, ...]
+    whole: frozenset[Place]
+    some: frozenset[Place] = frozenset()
+    tokens: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    is_plain: bool = False
+    unpatched: "Float[Tensor, 'batch pos d_vocab'] | None" = None
+    where = None
+
+    @classmethod
+    def planned(
+        cls,
+        name: str,
+        function: ValuesOf,
+        calls: Sequence[Call],
+        reads: Sequence[Reads],
+        dtype: torch.dtype = torch.float32,
+        unpatched: "Float[Tensor, 'batch pos d_vocab'] | None" = None,
+    ) -> "FunctionReader":
+        """Return the reader of what the calls read on known logits.
+
+        Args:
+            name: Name of the metric.
+            function: Values of a call.
+            calls: Calls in every cell.
+            reads: Reads of each call.
+            dtype: Dtype of the logits.
+            unpatched: Logits of the model's own unpatched run.
+        """
+        whole: set[Place] = set()
+        some: set[Place] = set()
+        tokens: set[int] = set()
+        places: set[Place] = set()
+        for call, own in zip(calls, reads, strict=True):
+            # The engines need a read in every row, so all rows of a call have the same positions.
+            for position in {row % call.length for row in own}:
+                places |= {(call.first + i, position) for i in range(call.n_rows)}
+            for row, read in own.items():
+                if read is None:
+                    whole.add(call.place(row))
+                else:
+                    some.add(call.place(row))
+                    tokens |= read
+        return cls(
+            name=name,
+            function=function,
+            calls=tuple(calls),
+            places=tuple(sorted(places)),
+            whole=frozenset(whole),
+            some=frozenset(some),
+            tokens=tuple(sorted(tokens)),
+            dtype=dtype,
+            unpatched=unpatched,
+        )
+
+    @cached_property
+    def _index(self) -> Int[Tensor, "axis read"]:
+        return torch.tensor(self.places, dtype=torch.long, device="cpu").reshape(-1, 2).T
+
+    @property
+    def row(self) -> Int[Tensor, "read"]:
+        """Row of each state that is kept."""
+        return self._index[0]
+
+    @property
+    def position(self) -> Int[Tensor, "read"]:
+        """Position of each state that is kept."""
+        return self._index[1]
+
+    def everywhere(self) -> "FunctionReader":
+        """Return the reader that keeps all positions, so that no value is missed."""
+        return replace(self, places=tuple(place for call in self.calls for place in call.places))
+
+    def plain(self) -> "FunctionReader":
+        """Return the reader that computes all logits of every cell, for the reference engine."""
+        return replace(self.everywhere(), is_plain=True)
+
+    @torch.no_grad()
+    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
+        """Compute the values of every cell: the metric ``name`` and :data:`MISSED`, [*cells value]."""
+        cells = states.reshape(-1, *states.shape[-2:])
+        table = _Unembedded(self, adapter, cells)
+        values: list[Tensor] = []
+        missed: list[Tensor] = []
+        for cell in range(len(cells)):
+            parts = [self._values(table, cell, number) for number in range(len(self.calls))]
+            values.append(torch.cat([found for found, _ in parts]))
+            missed.append(torch.cat([torch.full(found.shape, float(lost), device="cpu") for found, lost in parts]))
+        shape = (*states.shape[:-2], -1)
+        return Metrics({self.name: torch.stack(values).reshape(shape), MISSED: torch.stack(missed).reshape(shape)})
+
+    def _values(self, table: "_Unembedded", cell: int, number: int) -> tuple[Float[Tensor, "value"], bool]:
+        """Return the values of one call in one cell, and whether it read a position that was not kept."""
+        call = self.calls[number]
+        shape = (call.n_rows, call.length, table.width)
+        if self.is_plain:
+            return self.function(number, table.rows(cell, call.places).reshape(shape)), False
+        lost: list[Place] = []
+
+        def find(rows: list[int]) -> list[Place]:
+            places = [call.place(row) for row in rows]
+            lost.extend(place for place in places if place not in table.number)
+            if lost:
+                raise UnreadLogitsError(f"Position {lost[0][1]} was not computed.")
+            return places
+
+        logits = Logits(
+            shape,
+            self.dtype,
+            table.device,
+            rows=lambda rows: table.rows(cell, find(rows)),
+            tokens=lambda rows, tokens: table.tokens(cell, find(rows), tokens),
+        )
+        try:
+            found = observe(lambda observed: self.function(number, observed), logits)
+        except UnreadLogitsError:
+            found = None
+        if lost or found is None:  # also where the function caught the error
+            return torch.full((call.n_values,), torch.nan, device="cpu"), True
+        return found, False
+
+
+class _Unembedded:
+    """Logits of the kept states of many cells.
+
+    What is read in most cells is computed for many cells at once, everything else on request.
+
+    Attributes:
+        number: Place -> number of its state.
+        width: Size of the vocabulary.
+        device: Device of the logits.
+    """
+
+    def __init__(self, reader: FunctionReader, adapter: Adapter, cells: Float[Tensor, "cell read d_model"]) -> None:
+        self.number = {place: n for n, place in enumerate(reader.places)}
+        self.width, self.device = adapter.shape.d_vocab, adapter.read.device
+        self._adapter, self._cells, self._dtype = adapter, cells, reader.dtype
+        self._tokens = {token: n for n, token in enumerate(reader.tokens)}
+        whole = [place for place in reader.places if place in reader.whole]
+        some = [place for place in reader.places if place in reader.some and place not in reader.whole]
+        self._whole = {place: n for n, place in enumerate(whole)}
+        self._some = {place: n for n, place in enumerate(some)}
+        # Cells and their logits, of the places `whole` and of some tokens at the places `some`.
+        self._whole_cells, self._some_cells = range(0), range(0)
+        self._whole_logits = self._some_logits = cells.new_empty(0)
+        # Logits of the first cell, which is the unpatched one in the cone engine.
+        self._first: Tensor | None = None
+        self._unpatched = reader.unpatched
+        self._is_unpatched = (cells == cells[0]).all(-1).tolist() if reader.unpatched is not None else []
+
+    def rows(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_vocab"]:
+        """Return the logits of places over the whole vocabulary."""
+        if self._whole.keys() >= set(places):
+            found = self._whole_table(cell)[[self._whole[place] for place in places]]
+        else:
+            found = torch.cat([self._unembed(part) for part in self._states(cell, places).split(_ROWS)])
+        return self._with_unpatched(found, cell, places, slice(None))
+
+    def tokens(self, cell: int, places: Sequence[Place], tokens: Sequence[int]) -> Float[Tensor, "row token"]:
+        """Return the logits of some tokens at places."""
+        return self._with_unpatched(self._tokens_of(cell, places, tokens), cell, places, list(tokens))
+
+    def _with_unpatched(
+        self, logits: Float[Tensor, "row token"], cell: int, places: Sequence[Place], tokens: "slice | list[int]"
+    ) -> Float[Tensor, "row token"]:
+        """Return logits in which those of unpatched states are the model's own."""
+        if self._unpatched is None or not cell:
+            return logits
+        for i, place in enumerate(places):
+            if self._is_unpatched[cell][self.number[place]]:
+                logits[i] = self._unpatched[place][tokens]
+        return logits
+
+    def _tokens_of(self, cell: int, places: Sequence[Place], tokens: Sequence[int]) -> Float[Tensor, "row token"]:
+        if self._some.keys() >= set(places) and self._tokens.keys() >= set(tokens):
+            at = torch.tensor([self._some[place] for place in places], device=self.device)
+            columns = torch.tensor([self._tokens[token] for token in tokens], device=self.device)
+            return self._some_table(cell)[at[:, None], columns]
+        if self._whole.keys() >= set(places):
+            return self._whole_table(cell)[[self._whole[place] for place in places]][:, list(tokens)]
+        return self._unembed(self._states(cell, places), tokens)
+
+    def _states(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_model"]:
+        return self._cells[cell, [self.number[place] for place in places]]
+
+    def _unembed(self, states: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None) -> Float[Tensor, "row token"]:
+        return self._adapter.read.logits(states, tokens).to(self._dtype)
+
+    def _next(self, cell: int, places: Collection[Place], most: int) -> range:
+        """Return the cells that are unembedded together, from ``cell`` on."""
+        return range(cell, min(len(self._cells), cell + max(1, most // len(places))))
+
+    def _some_table(self, cell: int) -> Float[Tensor, "row token"]:
+        if cell not in self._some_cells:
+            self._some_cells = some = self._next(cell, self._some, _TOKEN_ROWS)
+            at = [self.number[place] for place in self._some]
+            states = self._cells[some.start : some.stop, at].flatten(0, 1)
+            self._some_logits = self._unembed(states, list(self._tokens)).unflatten(0, (len(some), len(at)))
+        return self._some_logits[cell - self._some_cells.start]
+
+    def _whole_table(self, cell: int) -> Float[Tensor, "row d_vocab"]:
+        if cell not in self._whole_cells:
+            self._whole_cells = some = self._next(cell, self._whole, _ROWS)
+            at = [self.number[place] for place in self._whole]
+            states = self._cells[some.start : some.stop, at]
+            if self._first is None and 1 < len(at) <= _KEPT:
+                self._first = self._unembed(self._cells[0, at])
+            if self._first is None:
+                parts = states.flatten(0, 1).split(_ROWS)
+                self._whole_logits = torch.cat([self._unembed(part) for part in parts]).unflatten(0, states.shape[:2])
+            else:  # equal states have equal logits
+                is_new = (states != self._cells[0, at]).any(-1)
+                logits = self._first.expand(len(some), -1, -1).clone()
+                if is_new.any():
+                    logits[is_new] = torch.cat([self._unembed(part) for part in states[is_new].split(_ROWS)])
+                self._whole_logits = logits
+        return self._whole_logits[cell - self._whole_cells.start]

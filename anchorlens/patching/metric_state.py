@@ -1,0 +1,119 @@
+"""State that a metric keeps between calls.
+
+TransformerLens calls a metric once per cell, in the order of the cells. A metric that counts its calls, or divides by the value of
+its first call, depends on that order. Whether a call changed anything that the function can reach is observed, not guessed.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+State: TypeAlias = list[tuple[object, object]]
+"""Objects that a function can reach, each with what a change of it would alter."""
+
+# Objects that are looked at, and how deep containers and attributes are followed.
+_MOST, _DEPTH = 2000, 4
+
+
+def state_of(*functions: Callable[..., Any]) -> State:
+    """Return the state that functions can reach: closures, defaults, attributes, globals, and the random generators.
+
+    Example:
+        >>> seen = []
+        >>> before = state_of(seen.append)
+        >>> seen.append(1)
+        >>> is_same_state(before, state_of(seen.append))
+        False
+    """
+    found: State = []
+    visited: set[int] = set()
+    for function in functions:
+        _visit(function, _DEPTH, found, visited)
+    drawn = np.random.get_state(legacy=False)["state"]
+    generators = torch.get_rng_state().numpy().tobytes(), random.getstate(), drawn["key"].tobytes(), drawn["pos"]
+    return [*found, (None, generators)]
+
+
+def is_same_state(before: State, after: State) -> bool:
+    """Return whether nothing changed."""
+    if len(before) != len(after):
+        return False
+    pairs = zip(before, after, strict=True)
+    return all(one is two and (mark is other or mark == other) for (one, mark), (two, other) in pairs)
+
+
+def _visit(value: object, depth: int, found: State, visited: set[int]) -> None:
+    if len(found) >= _MOST or isinstance(value, (ModuleType, type, nn.Module)):
+        return
+    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+        found.append((None, value))
+        return
+    if id(value) in visited:
+        found.append((value, None))
+        return
+    visited.add(id(value))
+    found.append((value, _mark(value)))
+    if depth:
+        for part in _parts(value):
+            _visit(part, depth - 1, found, visited)
+
+
+def _mark(value: object) -> object:
+    """Return what changes with the value of an object, beside its parts."""
+    if isinstance(value, Tensor):
+        return value._version
+    if isinstance(value, np.ndarray):
+        return value.tobytes() if value.nbytes < 10_000 else value.shape
+    try:
+        return len(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _parts(value: object) -> Iterator[object]:
+    """Yield the objects that a value refers to and that a call may change."""
+    if isinstance(value, FunctionType):
+        for cell in value.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+        yield from value.__defaults__ or ()
+        yield from (value.__kwdefaults__ or {}).values()
+        for name in _names(value.__code__):
+            one = value.__globals__.get(name)
+            if not isinstance(one, FunctionType) or one.__module__ == value.__module__:
+                yield one
+        yield from vars(value).values()
+    elif isinstance(value, MethodType):
+        yield value.__func__
+        yield value.__self__
+    elif isinstance(value, BuiltinFunctionType):  # such as list.append of a list
+        yield value.__self__
+    elif isinstance(value, partial):
+        yield value.func
+        yield from value.args
+        yield from value.keywords.values()
+    elif isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif not isinstance(value, (Tensor, np.ndarray)) and hasattr(value, "__dict__"):
+        yield from vars(value).values()
+        call = getattr(type(value), "__call__", None)  # noqa: B004
+        if isinstance(call, FunctionType):
+            yield call
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the global names that a function and its inner functions use."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
