@@ -22,7 +22,7 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.head_patches import as_output_patches
+from anchorlens.engine.head_patches import as_output_patches, expected_outputs
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
@@ -30,6 +30,7 @@ from anchorlens.models.adapter import HEAD_SITES, Adapter, ReadSite, SiteLike
 from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
+LANDED = "landed"
 # Tokens that a prefix must save, because it costs an extra product in every attention layer.
 _MIN_SAVED_TOKENS = 32
 # Tokens in the top layer of a pass beyond which throughput no longer grows.
@@ -72,13 +73,16 @@ class ConeEngine(Engine):
     ) -> list[tuple[Metrics, list[Metrics]]]:  # fmt: skip
         """Run several batches, each with its layers, through the blocks together: weights are read from memory once.
 
-        All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps` of each batch.
+        All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps` of each batch, with the metric
+        :data:`LANDED`, [*cells 1]: evidence of what was patched (:mod:`anchorlens.engine.landing`).
         """
-        n_heads = 1
+        n_heads, known = 1, list[Float[Tensor, "swap layer"]]()
         if site in HEAD_SITES:
             if window > 1 and site != "z":
                 raise InputError(f"window={window}: not with site={site!r}. Give window=1, or site='z'.", argument="window")
-            batches = [(as_output_patches(self.adapter, batch, str(site)), layers) for batch, layers in batches]
+            made = [as_output_patches(self.adapter, batch, str(site)) for batch, _ in batches]
+            known = [] if site == "z" else [one.landed for one in made]
+            batches = [(one.batch, layers) for one, (_, layers) in zip(made, batches, strict=True)]
             site, n_heads = "z", self.adapter.shape.n_heads
         assert len({batch.reader.where for batch, _ in batches}) == 1
         site_read, layer_read = batches[0][0].reader.where or ("resid_post", self.adapter.n_layers - 1)
@@ -86,12 +90,20 @@ class ConeEngine(Engine):
         plans = [SwapPlan(batch, site, n_heads) for batch, _ in batches]
         passes = self._run(plans, lanes_of, {layer_read: str(site_read)}, str(site), on_progress)
         out: list[tuple[Metrics, list[Metrics]]] = []
-        for (batch, _), lanes, finished in zip(batches, lanes_of, passes, strict=True):
+        for number, ((batch, layers), lanes, finished) in enumerate(zip(batches, lanes_of, passes, strict=True)):
             metrics, n = batch.reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
+            landed = torch.cat([finished.landed.new_zeros(1), finished.landed.flatten()])[:, None]
+            metrics = Metrics({**metrics.values, LANDED: landed})
             by_layer = sorted(range(n), key=lambda j, lanes=lanes: lanes.order[j])
             # Index 0 is the clean pass: the result of a swap without slots in any row.
             cells = [[0] * n if g is None else [1 + g * n + j for j in by_layer] for g in finished.layout.group_of]
-            out.append((metrics.map(lambda value: value[0]), [metrics.map(lambda value, at=at: value[at]) for at in cells]))
+            after = [metrics.map(lambda value, at=at: value[at]) for at in cells]
+            if known:
+                # Evidence of the site itself; that of the heads' outputs is compared with what they should be.
+                for swap, one, own in zip(batch.swaps, after, known[number], strict=True):
+                    should = expected_outputs(self.adapter, batch, swap)[list(layers), None]
+                    one.values[LANDED].add_(own[list(layers), None] - should)
+            out.append((metrics.map(lambda value: value[0]), after))
         return out
 
     @override

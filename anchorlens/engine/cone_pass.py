@@ -3,6 +3,7 @@
 A :class:`Pass` runs one block at a time, so several passes can share a layer: streamed weights are read once for all of them.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from anchorlens.engine.cone_attention import GroupAttention, on, wide
 from anchorlens.engine.cone_layout import Lanes, Layout, Prefix
+from anchorlens.engine.landing import code, project
 from anchorlens.engine.patches import OnProgress, no_progress
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
@@ -52,6 +54,8 @@ class Pass:
         self.new_prefix = Prefix((*shared, *layout.clean_rows.ids.tolist()), [], []) if keep else None
         positions = [p for cells in layout.cell_groups for p in cells.positions]
         self.last_position = max([int(layout.clean_rows.positions.max()), *positions])
+        # Evidence of the patches of each cell group in each lane (anchorlens.engine.landing).
+        self.landed = torch.zeros(len(layout.cell_groups), len(self.lanes.start), dtype=torch.float64, device="cpu")
         self._use(layout, adapter.device)
         x = adapter.embed(on(self.device, layout.clean_rows.ids), self.positions)
         self.x: Table = self._append_lanes(-1, x, len(x))
@@ -196,6 +200,7 @@ class Pass:
         values = self._patch_values(layer, lambda tokens: x[tokens])
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
+            self._note_landed(layer, first, cells[first:stop, self.cell])
 
     def _patch_behind(self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], out: Table, wanted: str, n_old: int) -> None:
         """Replace the streams of patched tokens in the lanes whose window contains a block.
@@ -215,11 +220,38 @@ class Pass:
                 assert self.given_streams is not None
                 table = heads.view(*tokens.shape, *z.shape[1:])
                 table[:, self.entry, self.heads] = self.given_streams[layer].to(z.dtype)
+                self._note_landed(layer, first, table[:, self.entry, self.heads])
             else:
                 values = self._patch_values(
                     layer, lambda at: out[at] if site == wanted else self._stream_at(block, x[at], z[at], site)
                 ).repeat(len(lanes), 1)
+                self._note_landed(layer, first, values.view(len(lanes), -1, values.shape[-1]))
             out[tokens.flatten()] = self._stream_at(block, streams, heads, wanted, site, values)
+
+    def _note_landed(self, layer: int, first_lane: int, values: Float[Tensor, "lane patch width"]) -> None:
+        """Add activations that were written in a layer to the evidence of their cells."""
+        patches = self.layout.patches
+        assert patches is not None  # the caller has written some
+        group, row, position = self._places_of_cells()
+        at = patches.cell
+        heads = 0 if patches.heads is None else patches.heads
+        terms = project(values) * code(layer, row[at], position[at], heads)
+        lanes = slice(first_lane, first_lane + len(values))
+        self.landed[:, lanes] += torch.zeros(len(self.landed), len(values), dtype=torch.float64, device="cpu").index_add_(
+            0, group[at], terms.T
+        )
+
+    def _places_of_cells(self) -> tuple[Int[Tensor, "token"], Int[Tensor, "token"], Int[Tensor, "token"]]:
+        """Return cell group, row and position of each token of a lane."""
+        groups: list[int] = []
+        rows: list[int] = []
+        positions: list[int] = []
+        for number, cells in enumerate(self.layout.cell_groups):
+            for token, position in zip(cells.queries, cells.positions, strict=True):
+                groups.append(number)
+                rows.append(cells.rows[bisect_right(cells.offsets, token) - 1])
+                positions.append(position)
+        return torch.tensor(groups), torch.tensor(rows), torch.tensor(positions)
 
     def _patch_values(self, layer: int, at: Callable[[Int[Tensor, "token"]], Tokens]) -> Tokens:
         """Return the streams that replace those of patched tokens; ``at``: clean tokens -> their streams at the site."""

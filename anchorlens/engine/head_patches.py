@@ -6,26 +6,38 @@ that act on different entries of z share a pass. This holds for a patch in one l
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.engine.landing import code, project
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.reference import last_stream, swap_hooks, swap_streams
+from anchorlens.engine.reference import by_head, last_stream, swap_hooks, swap_streams
 from anchorlens.models.adapter import Adapter, Hook
 
 
-def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> SwapBatch:
-    """Return the same patches as given activations of ``z``; ``site``: ``z``, ``q``, ``k``, ``v`` or ``pattern``.
+@dataclass(frozen=True)
+class OutputPatches:
+    """Patches of the heads' outputs z.
 
-    Returns:
-        Swaps with ``streams`` [layer example slot (head d_head)] of z. A patched key or value changes the query heads of its
-        group at all later positions; a patched query or pattern changes its own head and position.
+    Attributes:
+        batch: Swaps with ``streams`` [layer example slot (head d_head)] of z. A patched key or value changes the query heads of its
+            group at all later positions; a patched query or pattern changes its own head and position.
+        landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.landing`); 0 for ``z``.
     """
+
+    batch: SwapBatch
+    landed: Float[Tensor, "swap layer"]
+
+
+def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPatches:
+    """Return the same patches as given activations of ``z``; ``site``: ``z``, ``q``, ``k``, ``v`` or ``pattern``."""
     streams = swap_streams(adapter, batch, site)
+    landed = torch.zeros(len(batch.swaps), adapter.n_layers, dtype=torch.float64, device="cpu")
     made = [replace(swap, source=None, directions={}, streams=one) for swap, one in zip(batch.swaps, streams, strict=True)]
     if site != "z":
         clean = _outputs(adapter, batch, [])
@@ -33,10 +45,31 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> SwapBatc
         mixed = adapter.norms_heads_together and site in ("q", "k")
         n_heads = 1 if mixed else adapter.n_heads(site)
         for group in _group_independent(made, by_position=site not in ("k", "v"), n_heads=n_heads):
-            z = _outputs(adapter, batch, [(made[i], site) for i in group], clean)
+            z = _outputs(adapter, batch, [(made[i], site) for i in group], clean, landed, group)
             found |= {i: _output_patch(adapter, batch, made[i], site, z, mixed=mixed) for i in group}
         made = [found[i] for i in range(len(made))]
-    return replace(batch, swaps=tuple(made), donors=None)
+    return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed)
+
+
+def expected_outputs(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap) -> Float[Tensor, "layer"]:
+    """Return the evidence that patches of z should leave: those before the last read of a row, in the last layer at reads only."""
+    reads = set(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
+    ends = [1 + max((position for i, position in reads if i == row), default=-1) for row in range(len(batch.tokens.ids))]
+    row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
+    position = swap.slots.positions[row, slot]
+    before_end = position < torch.tensor(ends)[row]
+    row, slot, position = row[before_end], slot[before_end], position[before_end]
+    is_read = torch.tensor([place in reads for place in zip(row.tolist(), position.tolist(), strict=True)], dtype=torch.bool)
+    out: list[Tensor] = []
+    assert swap.streams is not None  # patches of z have them
+    heads = range(adapter.shape.n_heads) if swap.heads is None else swap.heads
+    for layer, values in enumerate(swap.streams):
+        by_head = values[row, slot].unflatten(-1, (adapter.shape.n_heads, -1))
+        terms = torch.zeros(len(row), dtype=torch.float64, device="cpu")
+        for head in heads:
+            terms += project(by_head[:, head]) * code(layer, row, position, head)
+        out.append(terms.sum() if layer < adapter.n_layers - 1 else terms[is_read].sum())
+    return torch.stack(out)
 
 
 def _output_patch(
@@ -61,9 +94,25 @@ def _outputs(
     batch: SwapBatch,
     swaps: Sequence[tuple[AnchorSwap, str]],
     restored: Float[Tensor, "layer example pos all"] | None = None,
+    landed: Float[Tensor, "swap layer"] | None = None,
+    numbers: Sequence[int] = (),
 ) -> Float[Tensor, "layer example pos all"]:
-    """Compute z of every layer with patches in each layer, of which none reaches the next layer."""
+    """Compute z of every layer with patches in each layer, of which none reaches the next layer.
+
+    ``landed``: evidence of the patches, to which that of ``swaps`` is written; ``numbers``: their numbers.
+    """
     seen: list[Tensor] = []
+
+    def note(value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG001
+        assert landed is not None  # else it is not attached
+        for number, (swap, site) in zip(numbers, swaps, strict=True):
+            row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
+            position = swap.slots.positions[row, slot]
+            table = by_head(value, site)
+            for head in range(table.shape[2]) if swap.heads is None else swap.heads:
+                terms = project(table[row, position, head]) * code(layer, row, position, head)
+                landed[number, layer] += terms.sum()
+        return value
 
     def read(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         seen.append(value.flatten(2).to(adapter.device, copy=True))
@@ -77,7 +126,10 @@ def _outputs(
         if swap.streams is not None
         for hook in swap_hooks(adapter, swap.slots, swap.streams, site, layers, swap.heads)
     ]
-    last_stream(adapter, batch.tokens, [*patches, *reads])
+    notes: list[Hook] = []
+    if landed is not None:
+        notes = [(adapter.hook_name(swaps[0][1], layer), partial(note, layer=layer)) for layer in layers]
+    last_stream(adapter, batch.tokens, [*patches, *notes, *reads])
     return torch.stack(seen)
 
 

@@ -1,0 +1,45 @@
+"""Evidence of patches: one number per cell that says what was written, and where.
+
+The engine adds up ``code(layer, row, position, head) * (value . weights)`` over all activations that it replaced in a cell, read
+back where they were written. A caller computes the same sum from what it asked for. The two agree only if every activation landed
+at its place: a shifted position, another head or layer, a dropped patch or an old value all change the sum.
+"""
+
+from functools import cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Largest relative difference of two sums of the same numbers in float64.
+_ROUNDING = 1e-9
+
+
+@cache
+def _weights(width: int) -> Float[Tensor, "width"]:
+    return torch.randn(width, generator=torch.Generator("cpu").manual_seed(width), dtype=torch.float64, device="cpu")
+
+
+def project(values: Float[Tensor, "*entry width"]) -> Float[Tensor, "*entry"]:
+    """Return the product of activations with fixed random weights, in float64 on the CPU."""
+    wide = values.detach().to("cpu", torch.float64)
+    return wide @ _weights(wide.shape[-1])
+
+
+def code(
+    layer: int, row: Int[Tensor, "*entry"], position: Int[Tensor, "*entry"], head: "Int[Tensor, '*entry'] | int"
+) -> Float[Tensor, "*entry"]:
+    """Return a number in [1, 2) for each place; places of one model have different ones.
+
+    The multipliers are irrational, so that no two sums of small whole numbers differ by a whole number.
+    """
+    head = torch.as_tensor(head, dtype=torch.float64, device="cpu")
+    mixed = 0.7548776662 * layer + 0.5698402910 * row.double() + 0.8191725134 * position.double() + 0.6180339887 * head
+    return 1.0 + mixed.frac()
+
+
+def is_same_evidence(found: float, expected: float, size: float) -> bool:
+    """Return whether two sums of numbers of a size agree; NaN equals NaN, because a cache may hold it."""
+    if found != found or expected != expected:
+        return found != found and expected != expected
+    return found == expected or abs(found - expected) <= _ROUNDING * size
