@@ -92,7 +92,8 @@ class ConeEngine(Engine):
         out: list[tuple[Metrics, list[Metrics]]] = []
         for number, ((batch, layers), lanes, finished) in enumerate(zip(batches, lanes_of, passes, strict=True)):
             metrics, n = batch.reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
-            landed = torch.cat([finished.landed.new_zeros(1), finished.landed.flatten()])[:, None]
+            landed = finished.landed()
+            landed = torch.cat([landed.new_zeros(1), landed.flatten()])[:, None]
             metrics = Metrics({**metrics.values, LANDED: landed})
             by_layer = sorted(range(n), key=lambda j, lanes=lanes: lanes.order[j])
             # Index 0 is the clean pass: the result of a swap without slots in any row.

@@ -54,8 +54,8 @@ class Pass:
         self.new_prefix = Prefix((*shared, *layout.clean_rows.ids.tolist()), [], []) if keep else None
         positions = [p for cells in layout.cell_groups for p in cells.positions]
         self.last_position = max([int(layout.clean_rows.positions.max()), *positions])
-        # Evidence of the patches of each cell group in each lane (anchorlens.engine.landing).
-        self.landed = torch.zeros(len(layout.cell_groups), len(self.lanes.start), dtype=torch.float64, device="cpu")
+        # Evidence of what was written: cell group of each patch, first lane, and the terms, [lane patch] on the device.
+        self._landed: list[tuple[Int[Tensor, "patch"], int, Float[Tensor, "lane patch"]]] = []
         self._use(layout, adapter.device)
         x = adapter.embed(on(self.device, layout.clean_rows.ids), self.positions)
         self.x: Table = self._append_lanes(-1, x, len(x))
@@ -235,11 +235,16 @@ class Pass:
         group, row, position = self._places_of_cells()
         at = patches.cell
         heads = 0 if patches.heads is None else patches.heads
-        terms = project(values) * code(layer, row[at], position[at], heads)
-        lanes = slice(first_lane, first_lane + len(values))
-        self.landed[:, lanes] += torch.zeros(len(self.landed), len(values), dtype=torch.float64, device="cpu").index_add_(
-            0, group[at], terms.T
-        )
+        terms = project(values, self.device) * code(layer, row[at], position[at], heads, self.device)
+        self._landed.append((group[at], first_lane, terms))
+
+    def landed(self) -> Float[Tensor, "cell_group lane"]:
+        """Return the evidence of the patches of each cell group in each lane (:mod:`anchorlens.engine.landing`), on the CPU."""
+        n_groups = len(self.layout.cell_groups)
+        out = torch.zeros(n_groups, len(self.lanes.start), dtype=torch.float64, device="cpu")
+        for group, first, terms in self._landed:
+            out[:, first : first + len(terms)].index_add_(0, group, terms.double().cpu().T)
+        return out
 
     def _places_of_cells(self) -> tuple[Int[Tensor, "token"], Int[Tensor, "token"], Int[Tensor, "token"]]:
         """Return cell group, row and position of each token of a lane."""

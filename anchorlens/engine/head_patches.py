@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.landing import code, project
+from anchorlens.engine.landing import code, evidence_dtype, project
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.reference import by_head, last_stream, swap_hooks, swap_streams
 from anchorlens.models.adapter import Adapter, Hook
@@ -27,7 +27,7 @@ class OutputPatches:
     Attributes:
         batch: Swaps with ``streams`` [layer example slot (head d_head)] of z. A patched key or value changes the query heads of its
             group at all later positions; a patched query or pattern changes its own head and position.
-        landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.landing`); 0 for ``z``.
+        landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.landing`), on the CPU; 0 for ``z``.
     """
 
     batch: SwapBatch
@@ -37,7 +37,8 @@ class OutputPatches:
 def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPatches:
     """Return the same patches as given activations of ``z``; ``site``: ``z``, ``q``, ``k``, ``v`` or ``pattern``."""
     streams = swap_streams(adapter, batch, site)
-    landed = torch.zeros(len(batch.swaps), adapter.n_layers, dtype=torch.float64, device="cpu")
+    shape = len(batch.swaps), adapter.n_layers
+    landed = torch.zeros(shape, dtype=evidence_dtype(adapter.device), device="cpu").to(adapter.device)
     made = [replace(swap, source=None, directions={}, streams=one) for swap, one in zip(batch.swaps, streams, strict=True)]
     if site != "z":
         clean = _outputs(adapter, batch, [])
@@ -48,7 +49,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
             z = _outputs(adapter, batch, [(made[i], site) for i in group], clean, landed, group)
             found |= {i: _output_patch(adapter, batch, made[i], site, z, mixed=mixed) for i in group}
         made = [found[i] for i in range(len(made))]
-    return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed)
+    return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
 
 
 def expected_outputs(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap) -> Float[Tensor, "layer"]:
@@ -65,11 +66,10 @@ def expected_outputs(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap) -> Fl
     heads = range(adapter.shape.n_heads) if swap.heads is None else swap.heads
     for layer, values in enumerate(swap.streams):
         by_head = values[row, slot].unflatten(-1, (adapter.shape.n_heads, -1))
-        terms = torch.zeros(len(row), dtype=torch.float64, device="cpu")
-        for head in heads:
-            terms += project(by_head[:, head]) * code(layer, row, position, head)
+        by_row = [project(by_head[:, head], by_head.device) * code(layer, row, position, head, by_head.device) for head in heads]
+        terms = torch.stack(by_row).sum(0)
         out.append(terms.sum() if layer < adapter.n_layers - 1 else terms[is_read].sum())
-    return torch.stack(out)
+    return torch.stack(out).double().cpu()
 
 
 def _output_patch(
@@ -110,8 +110,9 @@ def _outputs(
             position = swap.slots.positions[row, slot]
             table = by_head(value, site)
             for head in range(table.shape[2]) if swap.heads is None else swap.heads:
-                terms = project(table[row, position, head]) * code(layer, row, position, head)
-                landed[number, layer] += terms.sum()
+                values = table[row, position, head]
+                terms = project(values, values.device) * code(layer, row, position, head, values.device)
+                landed[number, layer] += terms.sum().to(landed.device)
         return value
 
     def read(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001

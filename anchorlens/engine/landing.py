@@ -11,35 +11,47 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Largest relative difference of two sums of the same numbers in float64.
-_ROUNDING = 1e-9
+from anchorlens.engine.cone_attention import on
+
+# Largest relative difference of two sums of the same numbers, in float64 and in float32 (Apple's GPUs).
+_ROUNDING, _ROUNDING_32 = 1e-9, 1e-4
+
+
+def evidence_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of evidence on a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @cache
-def _weights(width: int) -> Float[Tensor, "width"]:
-    return torch.randn(width, generator=torch.Generator("cpu").manual_seed(width), dtype=torch.float64, device="cpu")
+def _weights(width: int, device: torch.device) -> Float[Tensor, "width"]:
+    drawn = torch.randn(width, generator=torch.Generator("cpu").manual_seed(width), dtype=torch.float64, device="cpu")
+    return on(device, drawn.to(evidence_dtype(device)))
 
 
-def project(values: Float[Tensor, "*entry width"]) -> Float[Tensor, "*entry"]:
-    """Return the product of activations with fixed random weights, in float64 on the CPU."""
-    wide = values.detach().to("cpu", torch.float64)
-    return wide @ _weights(wide.shape[-1])
+def project(values: Float[Tensor, "*entry width"], device: torch.device) -> Float[Tensor, "*entry"]:
+    """Return the product of activations with fixed random weights, on their device."""
+    return values.detach().to(evidence_dtype(device)) @ _weights(values.shape[-1], device)
 
 
 def code(
-    layer: int, row: Int[Tensor, "*entry"], position: Int[Tensor, "*entry"], head: "Int[Tensor, '*entry'] | int"
+    layer: int,
+    row: Int[Tensor, "*entry"],
+    position: Int[Tensor, "*entry"],
+    head: "Int[Tensor, '*entry'] | int",
+    device: torch.device,
 ) -> Float[Tensor, "*entry"]:
-    """Return a number in [1, 2) for each place; places of one model have different ones.
+    """Return a number in [1, 2) for each place, from indices on the CPU; places of one model have different ones.
 
     The multipliers are irrational, so that no two sums of small whole numbers differ by a whole number.
     """
     head = torch.as_tensor(head, dtype=torch.float64, device="cpu")
     mixed = 0.7548776662 * layer + 0.5698402910 * row.double() + 0.8191725134 * position.double() + 0.6180339887 * head
-    return 1.0 + mixed.frac()
+    return on(device, (1.0 + mixed.frac()).to(evidence_dtype(device)))
 
 
-def is_same_evidence(found: float, expected: float, size: float) -> bool:
+def is_same_evidence(found: float, expected: float, size: float, device: torch.device) -> bool:
     """Return whether two sums of numbers of a size agree; NaN equals NaN, because a cache may hold it."""
     if found != found or expected != expected:
         return found != found and expected != expected
-    return found == expected or abs(found - expected) <= _ROUNDING * size
+    rounding = _ROUNDING if evidence_dtype(device) is torch.float64 else _ROUNDING_32
+    return found == expected or abs(found - expected) <= rounding * size

@@ -36,13 +36,11 @@ class CheckedCell:
         index: Index of the cell.
         value: Values of the metric.
         reads: Logits that the metric read.
-        rows: Logits of the rows that it read, [row d_vocab].
     """
 
     index: Index
     value: Float[Tensor, "value"]
     reads: Reads
-    rows: Float[Tensor, "row d_vocab"]
 
 
 def choose_cells(cells: Sequence[Index], changed: Sequence[Index], work: float, one: float, n_tokens: int) -> list[Index]:
@@ -114,8 +112,7 @@ def measure_cells(
             again = observe(metric, observed)
             if not torch.equal(value.nan_to_num(), again.nan_to_num()):
                 raise ValueError(f"it returns {value.tolist()} and {again.tolist()} for the same logits")
-            rows = logits.flatten(0, 1)[sorted(observed.reads)].clone()
-            found.append(CheckedCell(index, value, dict(observed.reads), rows))
+            found.append(CheckedCell(index, value, observed.reads))
     return found
 
 

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import LANDED, ConeEngine
 from anchorlens.engine.cost import SLACK, PassSize, out_of_memory
@@ -20,7 +21,6 @@ from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
 from anchorlens.engine.landing import code, is_same_evidence, project
 from anchorlens.engine.observed_logits import Logits, observe, union_of_reads
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import by_head
 from anchorlens.errors import AnchorlensError, InputError
 from anchorlens.models.adapt import adapt
@@ -47,11 +47,6 @@ VectorMetric: TypeAlias = Callable[[Tensor], Float[Tensor, "value"]]
 
 # Tokens in the top layer of a pass on a CPU and of passes that run together.
 _TOKENS, _TOGETHER = 8192, 65_536
-# Largest difference of unpatched logits from a full forward pass that counts as rounding, relative to their standard deviation, and
-# how many times as large a difference may be in a patched cell.
-_NOISE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.6}
-_TIMES_NOISE = 6
-STATE = "state"
 # Tolerance of checked cells and of the unpatched metric, relative to the range of the metric and to its value.
 _TOLERANCE = (1e-3, 1e-5)
 # Setter -> columns of its index after the layer, and whether the site is a pattern.
@@ -165,7 +160,9 @@ class _Grid:
         """Evidence of each clean activation, alone."""
         n_layers, n_rows, n_pos, n_heads, _ = self.clean.shape
         row, position, head = torch.meshgrid(torch.arange(n_rows), torch.arange(n_pos), torch.arange(n_heads), indexing="ij")
-        return torch.stack([project(self.clean[layer]) * code(layer, row, position, head) for layer in range(n_layers)])
+        device = self.clean.device
+        terms = [project(self.clean[layer], device) * code(layer, row, position, head, device) for layer in range(n_layers)]
+        return torch.stack(terms).double().cpu()
 
     def evidence(self, layer: int, place: Index, reads: Sequence[int]) -> tuple[float, float]:
         """Return what a patch should leave as evidence, and the size of its terms.
@@ -188,7 +185,7 @@ class _Grid:
             (position,) = positions
             values = self.own[layer, :, position, at["head"]].clone()
             values[:, at["key"]] = self.clean[layer, :, position, at["head"], at["key"]]
-            terms = project(values) * code(layer, row, torch.full_like(row, position), at["head"])
+            terms = project(values, values.device) * code(layer, row, torch.full_like(row, position), at["head"], values.device)
         else:
             terms = self._evidence[layer][:, positions][:, :, heads]
         return float(terms.sum()), float(terms.abs().sum())
@@ -351,7 +348,7 @@ def _measure(
     except Exception as why:  # whatever fails here, one forward pass per cell can still measure the grid
         raise _NotMeasured(f"a pass failed ({describe_failure(why)})") from why
     values: dict[Index, Tensor] = {cell: before for cell in cells} | passes.values  # noqa: C420
-    passes.check(values, checked, template)
+    passes.check(values, checked)
     values |= {cell.index: cell.value for cell in checked}
     return [values[index] for index in indices]
 
@@ -376,7 +373,7 @@ class _Passes:
         if not cells or not len(reader.position):
             return
         wanted, reads = set(cells), sorted(set(reader.position.tolist()))
-        end = reads[-1] + 1
+        end, device = reads[-1] + 1, self._engine.adapter.device
         budget = free_memory(self._engine.adapter.devices) // 2
         for some in _join(_plan_jobs(self._engine, self._grid, reader, cells, end, budget), budget):
             batches = [(SwapBatch(self._grid.tokens, reader, tuple(map(self._grid.swap, job.places))), job.layers) for job in some]
@@ -391,16 +388,14 @@ class _Passes:
                         cell = (layer, *place)
                         if cell not in wanted:
                             continue
-                        if not is_same_evidence(landed, *self._grid.evidence(layer, place, reads)):
+                        if not is_same_evidence(landed, *self._grid.evidence(layer, place, reads), device):
                             raise _NotMeasured(f"the patch of {cell} was not written as the setter would write it")
                         if missed.any():
                             self.missed.append(cell)
                         else:
                             self.values[cell] = value
 
-    def check(
-        self, values: Mapping[Index, Tensor], checked: Sequence[CheckedCell], template: Float[Tensor, "batch pos d_vocab"]
-    ) -> None:
+    def check(self, values: Mapping[Index, Tensor], checked: Sequence[CheckedCell]) -> None:
         """Compare the unpatched metric of every pass with the model's, and cells with full forward passes.
 
         A metric that moves in steps may differ where the logits agree. Where values differ, the logits decide.
@@ -419,56 +414,19 @@ class _Passes:
 
         for cell in checked:
             found = values[cell.index]
-            if differs(found, cell.value) and not self._is_rounding(cell, template):
+            if differs(found, cell.value) and not self._is_rounding(cell.index):
                 raise _NotMeasured(
                     f"a full forward pass of {cell.index} gave {_format(cell.value)}, the cone engine {_format(found)}"
                 )
         for found in self._unpatched:
-            if differs(found, self._before) and not self._is_rounding(checked[0], template, unpatched=True):
+            if differs(found, self._before) and not self._is_rounding(checked[0].index):
                 raise _NotMeasured(f"the unpatched metric is {_format(self._before)}, on the cone engine {_format(found)}")
 
-    def _is_rounding(self, cell: CheckedCell, template: Float[Tensor, "batch pos d_vocab"], *, unpatched: bool = False) -> bool:
-        """Return whether the logits that a metric read in a cell agree as well as those of the unpatched run do.
-
-        Both are computed again by the cone engine, with the logits' largest difference from a full forward pass.
-        """
-        adapter, grid = self._engine.adapter, self._grid
-        n_pos = template.shape[1]
-        rows = sorted(cell.reads)
-        if not rows:
-            return True
-        places = [(row // n_pos, row % n_pos) for row in rows]
-        reader = _StateReader(torch.tensor([row for row, _ in places]), torch.tensor([position for _, position in places]))
-        layer, *place = cell.index
-        batch = SwapBatch(grid.tokens, reader, (grid.swap(tuple(place)),))
-        alone, (patched,) = self._engine.run_swap_batches([(batch, [layer])], site=grid.site, window=1)[0]
-
-        def gap(states: Tensor, exact: Tensor) -> Tensor:
-            logits = adapter.read.logits(states.reshape(len(rows), -1).to(adapter.read.device)).to(exact)
-            both = torch.stack([logits, exact]).float()
-            finite = both.isfinite().all(0)
-            return torch.where(finite, (both[0] - both[1]).abs(), 0.0).max()
-
-        own = template.flatten(0, 1)[rows]
-        scale = own[own.isfinite()].float()
-        noise = gap(alone.values[STATE], own)
-        if not noise <= _NOISE.get(template.dtype, _NOISE[torch.float32]) * scale.std():
-            return False
-        floor = 8 * torch.finfo(template.dtype).eps * scale.abs().max()
-        return unpatched or bool(gap(patched.values[STATE], cell.rows) <= _TIMES_NOISE * noise + floor)
-
-
-@dataclass(frozen=True)
-class _StateReader:
-    """Reader of final states themselves."""
-
-    row: Int[Tensor, "read"]
-    position: Int[Tensor, "read"]
-    where = None
-
-    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:  # noqa: ARG002
-        """Return the states, [*cells (read d_model)]."""
-        return Metrics({STATE: states.flatten(-2)})
+    def _is_rounding(self, index: Index) -> bool:
+        """Return whether both engines agree in the logits of a cell and of the unpatched run."""
+        layer, *place = index
+        batch = SwapBatch(self._grid.tokens, self._reader, (self._grid.swap(tuple(place)),))
+        return differs_by_rounding(self._engine.adapter, batch, site=self._grid.site, layer=layer)
 
 
 @torch.no_grad()
