@@ -23,14 +23,14 @@ def evidence_dtype(device: torch.device) -> torch.dtype:
 
 
 @cache
-def _weights(width: int, device: torch.device) -> Float[Tensor, "width"]:
-    drawn = torch.randn(width, generator=torch.Generator("cpu").manual_seed(width), dtype=torch.float64, device="cpu")
-    return on(device, drawn.to(evidence_dtype(device)))
+def _weights(width: int) -> Float[Tensor, "width"]:
+    return torch.randn(width, generator=torch.Generator("cpu").manual_seed(width), dtype=torch.float64, device="cpu")
 
 
 def project(values: Float[Tensor, "*entry width"], device: torch.device) -> Float[Tensor, "*entry"]:
     """Return the product of activations with fixed random weights, on their device."""
-    return values.detach().to(evidence_dtype(device)) @ _weights(values.shape[-1], device)
+    dtype = evidence_dtype(device)
+    return values.detach().to(dtype) @ on(device, _weights(values.shape[-1]).to(dtype))
 
 
 def code(

@@ -180,7 +180,11 @@ class _Region:
         if reach >= width:  # the view crosses rows: whole rows from the first to the last that it can reach
             over = torch.arange(reach // width + 1, device="cpu")
             return cls(ids[..., None] + over, None, False)
-        columns = [start + sum(at) for at in product(*(range(0, n * step, step) for n, step in inner))]
+        if len(inner) == 1:
+            ((n, step),) = inner
+            columns = range(start, start + n * step, step)
+        else:
+            columns = [start + sum(at) for at in product(*(range(0, n * step, step) for n, step in inner))]
         return cls(ids, None if len(columns) == width else columns, is_table)
 
 
@@ -389,7 +393,7 @@ def _gather(func: Any, logits: ObservedLogits, args: Any, options: Any) -> Any:
     if set(given) - {"dim", "index", "indices"}:
         return NotImplemented
     rows = region.ids[tuple(slice(n) for n in index.shape[:-1])]
-    columns = region.columns or range(logits._buffer.logits.width)
+    columns = range(logits._buffer.logits.width) if region.columns is None else region.columns
     logits._buffer.fill(rows.unique().tolist(), sorted({columns[i] for i in index.unique().tolist()}))
     result = func(logits._memory(), *args, **options)
     logits._buffer.check_result(result)
@@ -457,7 +461,8 @@ def _find_indexed(region: _Region, index: tuple[Any, ...], n_axes: int, width: i
             break
         leading.append(one)
         used += size
-    own, rest = list(region.columns or range(width)), parts[len(leading) :]
+    own = range(width) if region.columns is None else region.columns
+    rest = parts[len(leading) :]
     rows = region.ids[tuple(leading)].unique().tolist()
     if not rest:
         return rows, region.columns
