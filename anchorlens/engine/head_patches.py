@@ -83,7 +83,7 @@ def _output_patch(
         first = torch.where(slots.mask, slots.positions, width).amin(1)
         positions = torch.arange(width).expand(len(first), -1)
         slots = Slots(positions, (positions >= first[:, None]) & batch.tokens.mask)
-        group = adapter.shape.n_heads // adapter.shape.n_kv_heads
+        group = adapter.shape.n_heads // adapter.n_heads(site)
         heads = None if heads is None else range(heads.start * group, heads.stop * group)
     rows = torch.arange(len(slots.positions))[:, None]
     return replace(swap, slots=slots, heads=heads, streams=z[:, rows, slots.positions])

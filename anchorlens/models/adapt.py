@@ -7,6 +7,16 @@ from anchorlens.models.backend import is_bridge, is_hooked
 
 def adapt(model: object) -> Adapter:
     """Return the adapter of a HookedTransformer or TransformerBridge; raise InputError for other objects."""
+    adapter = _adapter_of(model)
+    if adapter.device.type == "meta":
+        raise InputError(
+            "model: its weights are on the meta device, which has shapes but no numbers. Load the weights onto a CPU or GPU first.",
+            argument="model",
+        )
+    return adapter
+
+
+def _adapter_of(model: object) -> Adapter:
     if is_hooked(model):
         from anchorlens.models.hooked.adapter import HookedAdapter
 

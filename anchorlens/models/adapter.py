@@ -113,9 +113,13 @@ class Adapter(ABC):
         return name
 
     def n_heads(self, site: SiteLike) -> int:
-        """Return the number of heads of a site: key/value heads of ``k`` and ``v``; 1 for sites without a head axis."""
+        """Return the number of heads of a site; 1 for sites without a head axis.
+
+        Of ``k`` and ``v`` it is that of key/value heads, or of query heads with ``ungroup_grouped_query_attention``.
+        """
         if site in ("k", "v"):
-            return self.shape.n_kv_heads
+            is_ungrouped = getattr(self.model.cfg, "ungroup_grouped_query_attention", False)
+            return self.shape.n_heads if is_ungrouped else self.shape.n_kv_heads
         return self.shape.n_heads if isinstance(site, str) and site in HEAD_SITES else 1
 
     def attention_hook(self, layer: int, name: str) -> str:

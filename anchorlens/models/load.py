@@ -120,7 +120,9 @@ def load_model(
 
 def as_lens_model(model: ModelLike) -> LensModel:
     """Return a TransformerLens model unchanged; load anything else with :func:`load_model`."""
-    return model if is_lens_model(model) else load_model(model)
+    # A compiled model computes what its original does; hooks are attached to the original.
+    original = getattr(model, "_orig_mod", model)
+    return original if is_lens_model(original) else load_model(original)
 
 
 def _convert(hf_model: PreTrainedModel, target: Target, dtype: torch.dtype, backend: str | None, *, adopt: bool) -> LensModel:

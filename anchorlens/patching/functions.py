@@ -64,17 +64,19 @@ def get_act_patch_attn_head_all_pos_every(
     *,
     reduce: str = "scalar",
     baseline: bool = False,
+    positions: Sequence[int] | None = None,
 ) -> Any:
     """Patch outputs, queries, keys, values and patterns of every head at all positions, in this order: [kind layer head].
 
-    Keys and values of grouped queries have fewer heads; the missing ones are 0. ``reduce`` and ``baseline``: see
+    Keys and values of grouped queries have fewer heads; the missing ones are 0. ``reduce``, ``baseline`` and ``positions``: see
     :func:`anchorlens.patching.generic.generic_activation_patch`.
     """
     functions = (
         get_act_patch_attn_head_out_all_pos, get_act_patch_attn_head_q_all_pos, get_act_patch_attn_head_k_all_pos,
         get_act_patch_attn_head_v_all_pos, get_act_patch_attn_head_pattern_all_pos,
     )  # fmt: skip
-    return _stack(functions, _HEAD_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "head"), reduce, baseline)
+    options = {"reduce": reduce, "baseline": baseline, "positions": positions}
+    return _stack(functions, _HEAD_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "head"), options)
 
 
 def get_act_patch_attn_head_by_pos_every(
@@ -85,17 +87,19 @@ def get_act_patch_attn_head_by_pos_every(
     *,
     reduce: str = "scalar",
     baseline: bool = False,
+    positions: Sequence[int] | None = None,
 ) -> Any:
     """Patch outputs, queries, keys, values and patterns of every head by position, in this order: [kind layer pos head].
 
     A pattern's position is that of the query. Keys and values of grouped queries have fewer heads; the missing ones are 0.
-    ``reduce`` and ``baseline``: see :func:`anchorlens.patching.generic.generic_activation_patch`.
+    ``reduce``, ``baseline`` and ``positions``: see :func:`anchorlens.patching.generic.generic_activation_patch`.
     """
     functions = (
         get_act_patch_attn_head_out_by_pos, get_act_patch_attn_head_q_by_pos, get_act_patch_attn_head_k_by_pos,
         get_act_patch_attn_head_v_by_pos, get_act_patch_attn_head_pattern_by_pos,
     )  # fmt: skip
-    return _stack(functions, _HEAD_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "pos", "head"), reduce, baseline)
+    options = {"reduce": reduce, "baseline": baseline, "positions": positions}
+    return _stack(functions, _HEAD_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "pos", "head"), options)
 
 
 def get_act_patch_block_every(
@@ -106,21 +110,23 @@ def get_act_patch_block_every(
     *,
     reduce: str = "scalar",
     baseline: bool = False,
+    positions: Sequence[int] | None = None,
 ) -> Any:
     """Patch the stream before each block, the attention output and the MLP output by position, in this order: [kind layer pos].
 
-    ``reduce`` and ``baseline``: see :func:`anchorlens.patching.generic.generic_activation_patch`.
+    ``reduce``, ``baseline`` and ``positions``: see :func:`anchorlens.patching.generic.generic_activation_patch`.
     """
     functions = (get_act_patch_resid_pre, get_act_patch_attn_out, get_act_patch_mlp_out)
-    return _stack(functions, _BLOCK_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "pos"), reduce, baseline)
+    options = {"reduce": reduce, "baseline": baseline, "positions": positions}
+    return _stack(functions, _BLOCK_KINDS, (model, corrupted_tokens, clean_cache, metric), ("layer", "pos"), options)
 
 
 def _stack(
-    functions: Sequence[Callable[..., Any]], kinds: Sequence[str], arguments: tuple[Any, ...], axes: tuple[str, ...], reduce: str,
-    baseline: bool,
+    functions: Sequence[Callable[..., Any]], kinds: Sequence[str], arguments: tuple[Any, ...], axes: tuple[str, ...],
+    options: Mapping[str, Any],
 ) -> Any:  # fmt: skip
     """Return the results of several functions with the axes [kind *axes]; the heads of each are padded with 0 to the same number."""
-    parts = [function(*arguments, reduce=reduce, baseline=baseline) for function in functions]
+    parts = [function(*arguments, **options) for function in functions]
     is_tensor = isinstance(parts[0], Tensor)
     before = 0 if is_tensor or not parts[0].has_metric_axis else 1  # number of axes before the layer
     values: list[Tensor] = [part if is_tensor else part.values for part in parts]

@@ -77,6 +77,12 @@ def generic_activation_patch(
     model = getattr(model, "_orig_mod", model)
     if not is_lens_model(model):
         adapt(model)  # raises InputError
+    if not isinstance(corrupted_tokens, Tensor):
+        raise InputError(
+            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids [batch pos], such as "
+            "model.to_tokens(prompt).",
+            argument="corrupted_tokens",
+        )
     if (index_axis_names is None) == (index_df is None):
         raise InputError("index_axis_names, index_df: give exactly one of the two.", argument="index_df")
     metrics = dict(patching_metric) if isinstance(patching_metric, Mapping) else {"metric": patching_metric}
@@ -87,12 +93,6 @@ def generic_activation_patch(
         assert index_axis_names is not None
         shape = [_axis_size(model, corrupted_tokens, activation_name, name) for name in index_axis_names]
         index_df = make_df_from_ranges(shape, index_axis_names)
-    if not isinstance(corrupted_tokens, Tensor):
-        raise InputError(
-            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids [batch pos], such as "
-            "model.to_tokens(prompt).",
-            argument="corrupted_tokens",
-        )
     indices = _indices_of(model, corrupted_tokens, activation_name, index_df)
     n_examples = None if reduce == "scalar" else len(corrupted_tokens)
     default_device = torch.get_default_device()

@@ -180,4 +180,17 @@ class Recheckable(Protocol):
         ...
 
 
-__all__ = ["Measurement", "OnWork", "Plan", "Recheckable", "SweepContext", "SweepInputs", "Unit"]
+@runtime_checkable
+class StepMetrics(Protocol):
+    """Interface of a measurement whose metric may be any function of the logits, also one that moves in steps."""
+
+    def differs_by_rounding(self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any]) -> bool:
+        """Return whether both engines agree in the logits of a cell, so that a difference of the metric is rounding."""
+        ...
+
+    def cone_values(self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the metric of a cell before and after the patch on the cone engine."""
+        ...
+
+
+__all__ = ["Measurement", "OnWork", "Plan", "Recheckable", "StepMetrics", "SweepContext", "SweepInputs", "Unit"]

@@ -17,6 +17,8 @@ _ROW_BYTES, _ORDERED_BYTES = 320, 700
 
 # Rows of one checked cell in a pass: clean, donor, changed.
 CHECK_ROWS = 3
+# Share of the work of a sweep that its checked cells take where their number is not given, and limits of it.
+_CHECK_SHARE, _LEAST_CHECKS, _MOST_CHECKS = 0.05, 2, 64
 # Checked cells in one pass, if memory allows; more are not faster.
 _CHECKED_AT_ONCE = 8
 
@@ -41,6 +43,7 @@ class SweepPlan:
         weight_reads: Number of times that the weights of a streamed model are read; 0 if they are in memory.
         weight_bytes: Total bytes of weights that are read.
         n_devices: Number of devices of the model; memory is per device.
+        checks: Number of cells that the reference engine measures again.
     """
 
     engine: str
@@ -56,6 +59,7 @@ class SweepPlan:
     weight_reads: int = field(default=0, kw_only=True)
     weight_bytes: int = field(default=0, kw_only=True)
     n_devices: int = field(default=1, kw_only=True)
+    checks: int = field(default=0, kw_only=True)
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan for ``run.json``."""
@@ -128,9 +132,18 @@ class MemoryBudget:
             )
         return peak
 
-    def plan(self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int) -> SweepPlan:
-        """Predict the cost of a sweep; ``most``: bytes of the largest pass, ``width``: tokens of the longest row."""
+    def plan(
+        self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int | None
+    ) -> SweepPlan:
+        """Predict the cost of a sweep.
+
+        ``most``: bytes of the largest pass; ``width``: tokens of the longest row; ``checks``: number of checked cells, if None as
+        many as take a fixed share of the work.
+        """
         engine, adapter = self.engine, self.engine.adapter
+        if checks is None:
+            share = int(_CHECK_SHARE * flops / rows_flops(adapter.shape, CHECK_ROWS, width))
+            checks = min(_MOST_CHECKS, max(_LEAST_CHECKS, share))
         flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
         if checks:
             together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
@@ -139,7 +152,7 @@ class MemoryBudget:
         seconds = estimate_seconds(adapter.shape, adapter.device, flops)
         plan = SweepPlan(
             engine.name, engine.reason, tuple(sizes), rows, cells, flops, seconds, peak, most, self.max_memory,
-            n_devices=len(adapter.devices),
+            n_devices=len(adapter.devices), checks=checks,
         )  # fmt: skip
         streamed = adapter.shape.streamed
         if streamed is None:

@@ -85,7 +85,7 @@ class Specification(BaseModel):
     max_memory: Annotated[Annotated[ByteSize, Field(gt=0)] | None, MemorySize()] = argument(
         None, "Memory limit beside the model, such as 2GB or 512MiB. If None, half of the free memory.", execution_only=True
     )
-    n_spot_checks: Annotated[int, Int()] = argument(
+    n_spot_checks: Annotated[int | None, Int()] = argument(
         4,
         "Number of random cells that the reference engine measures again. A difference in the first batch stops the sweep, a later "
         "difference marks the run.", execution_only=True,

@@ -267,7 +267,7 @@ class LocalRunner(Runner):
 
     def _spot_checker(self) -> SpotChecker:
         self._heap.look()
-        return SpotChecker(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes)
+        return SpotChecker(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes, self._plan.cost.checks)
 
     def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
         on_work, measure = partial(self._on_work, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)

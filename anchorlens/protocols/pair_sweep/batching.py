@@ -127,9 +127,9 @@ class _BatchSize:
 
 def plan_swaps(
     engine: Engine, pairs: Sequence[Pair[Any]], reader: Reader, layers: tuple[int, ...], *, site: SiteLike, window: int,
-    batch_size: int | None, max_memory: int | None, checks: int,
+    batch_size: int | None, max_memory: int | None, checks: int | None,
 ) -> SwapSweepPlan:  # fmt: skip
-    """Plan batches that fit into memory, and their cost; ``checks``: number of spot checks.
+    """Plan batches that fit into memory, and their cost; ``checks``: number of spot checks, None for a share of the work.
 
     Raises:
         InputError: If one question at one layer does not fit into ``max_memory``.

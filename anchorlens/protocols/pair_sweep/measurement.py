@@ -12,6 +12,8 @@ import torch
 from typing_extensions import override
 
 from anchorlens.constants import HEAD_SITES
+from anchorlens.engine.agreement import differs_by_rounding
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.function_reader import MISSED, FunctionReader
 from anchorlens.engine.patches import SwapBatch
@@ -148,16 +150,40 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
                 values[rows[:, None], columns] = own.values[metric]
         return before, list(changed)
 
-    def remeasure(
-        self, reference: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
-    ) -> pd.DataFrame:
-        """Measure each cell as a row of one batch, patched at its own layer."""
+    def differs_by_rounding(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any]) -> bool:
+        """Return whether both engines agree in the logits of a cell, so that a difference of the metric is rounding."""
+        batch = self._batch_of_cell(adapter, inputs, spec, cell)
+        return differs_by_rounding(adapter, batch, site=spec.site, layer=int(cell["layer"]), window=self.window(spec))
+
+    def cone_values(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the metric of a cell before and after the patch on the cone engine."""
+        batch, name = self._batch_of_cell(adapter, inputs, spec, cell), self.metric(inputs, spec)
+        layers, window = [int(cell["layer"])], self.window(spec)
+        before, (after,) = ConeEngine(adapter).run_swaps(batch, site=spec.site, layers=layers, window=window)
+        return float(before.values[name]), float(after.values[name])
+
+    def _batch_of_cell(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any]) -> SwapBatch:
+        """Return the batch of one cell, read at all positions if the metric is a function."""
+        (pair,) = self._pairs_of(inputs, [cell])
+        reader = self.reader(adapter, inputs, [pair])
+        reader = reader.everywhere() if isinstance(reader, FunctionReader) else reader
+        return self._batch(ReferenceEngine(adapter), inputs, spec, [pair], reader)
+
+    def _pairs_of(self, inputs: InputsT, samples: Sequence[Mapping[str, Any]]) -> list[Pair[Any]]:
+        """Return the pair of each cell, with the placement of the cell alone."""
         by_key = {(pair.base.id, pair.donor_id): pair for pair in self.pairs(inputs)}
         chosen: list[Pair[Any]] = []
         for cell in samples:
             pair = by_key[cell["example_id"], cell["donor_id"]]
             place = next(p for p in pair.placements if (p.anchor, p.control) == (cell["anchor"], cell["control"]))
             chosen.append(replace(pair, placements=(place,)))
+        return chosen
+
+    def remeasure(
+        self, reference: ReferenceEngine, inputs: InputsT, spec: Any, samples: Sequence[Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        """Measure each cell as a row of one batch, patched at its own layer."""
+        chosen = self._pairs_of(inputs, samples)
         before, after = np.empty((2, len(chosen)))
         heads = [pair.placements[0].head for pair in chosen]
         for head in dict.fromkeys(heads):  # a patch of a batch has the same heads in all rows

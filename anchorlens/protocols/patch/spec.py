@@ -77,10 +77,15 @@ class Patch(Specification):
     add_bos: StrictBool | None = ADD_BOS
     metric_positions: Annotated[Any, _Positions()] = argument(
         None,
-        "Positions of the prompt that a metric function reads, such as (-1,). If None, they are found: those whose logits change "
-        "the function's value.",
+        "Positions that a metric function may read, such as (-1,); they are computed at once. If None, those that it reads on the "
+        "unpatched logits of both prompts. A pair in which it reads another position is measured again with all positions.",
         in_shell=False,
     )
+    n_spot_checks: Annotated[int | None, Int(none="5 % of the work")] = argument(
+        None,
+        "Number of random cells that the reference engine measures again. If None, as many as take 5 % of the sweep's work, from 2 "
+        "to 64. A difference in the first batch stops the sweep, a later difference marks the run.", execution_only=True,
+    )  # fmt: skip
     controls: Annotated[Any, _Controls()] = argument(
         AUTO,
         "Controls: other_pair (activations of another pair of the same length at the same place), norm_matched (a random change of "
