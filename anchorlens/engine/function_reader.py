@@ -74,8 +74,9 @@ class FunctionReader:
         some: Places at which only ``tokens`` are expected to be read.
         dtype: Dtype of the logits.
         is_plain: Whether the function gets ordinary tensors with all logits.
-        unpatched: Logits of the model's own unpatched run; None if they are not known. A state that equals that of the first cell,
-            which must be the unpatched one, has these logits.
+        unpatched: Place -> logits of the model's own unpatched run; None where they are not known. A state that equals that of the
+            first cell, which is the unpatched one in the cone engine, has these logits.
+        is_first_measured: Whether the first cell is computed all the same, so that a caller can compare it with the model's.
     """
 
     name: str
@@ -87,7 +88,8 @@ class FunctionReader:
     tokens: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     is_plain: bool = False
-    unpatched: "Float[Tensor, 'batch pos d_vocab'] | None" = None
+    unpatched: "Callable[[Place], Tensor | None] | None" = None
+    is_first_measured: bool = False
     where = None
 
     @classmethod
@@ -98,7 +100,7 @@ class FunctionReader:
         calls: Sequence[Call],
         reads: Sequence[Reads],
         dtype: torch.dtype = torch.float32,
-        unpatched: "Float[Tensor, 'batch pos d_vocab'] | None" = None,
+        unpatched: "Callable[[Place], Tensor | None] | None" = None,
     ) -> "FunctionReader":
         """Return the reader of what the calls read on known logits.
 
@@ -108,7 +110,7 @@ class FunctionReader:
             calls: Calls in every cell.
             reads: Reads of each call.
             dtype: Dtype of the logits.
-            unpatched: Logits of the model's own unpatched run.
+            unpatched: Place -> logits of the model's own unpatched run.
         """
         whole: set[Place] = set()
         some: set[Place] = set()
@@ -156,7 +158,7 @@ class FunctionReader:
 
     def plain(self) -> "FunctionReader":
         """Return the reader that computes all logits of every cell, for the reference engine."""
-        return replace(self.everywhere(), is_plain=True)
+        return replace(self.everywhere(), is_plain=True, unpatched=None)
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
@@ -228,7 +230,7 @@ class _Unembedded:
         self._whole_logits = self._some_logits = cells.new_empty(0)
         # Logits of the first cell, which is the unpatched one in the cone engine.
         self._first: Tensor | None = None
-        self._unpatched = reader.unpatched
+        self._unpatched, self._first_known = reader.unpatched, 1 if reader.is_first_measured else 0
         self._is_unpatched = (cells == cells[0]).all(-1).tolist() if reader.unpatched is not None else []
 
     def rows(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_vocab"]:
@@ -247,11 +249,12 @@ class _Unembedded:
         self, logits: Float[Tensor, "row token"], cell: int, places: Sequence[Place], tokens: "slice | list[int]"
     ) -> Float[Tensor, "row token"]:
         """Return logits in which those of unpatched states are the model's own."""
-        if self._unpatched is None or not cell:
+        if self._unpatched is None or cell < self._first_known:
             return logits
         for i, place in enumerate(places):
-            if self._is_unpatched[cell][self.number[place]]:
-                logits[i] = self._unpatched[place][tokens]
+            known = self._unpatched(place) if self._is_unpatched[cell][self.number[place]] else None
+            if known is not None:
+                logits[i] = known[tokens]
         return logits
 
     def _tokens_of(self, cell: int, places: Sequence[Place], tokens: Sequence[int]) -> Float[Tensor, "row token"]:

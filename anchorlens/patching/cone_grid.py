@@ -5,7 +5,7 @@ behind every position that the metric reads on the unpatched logits. Some cells 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -337,7 +337,10 @@ def _measure(
     call = Call(0, n_rows, n_pos, len(before))
     reads = union_of_reads([unpatched.reads, *(cell.reads for cell in checked)])
     reads = union_of_reads([reads, *({row * n_pos + p: set[int]()} for row in range(n_rows) for p in positions)])
-    reader = FunctionReader.planned("value", lambda _, logits: metric(logits), [call], [reads], template.dtype, template)
+    reader = FunctionReader.planned(
+        "value", lambda _, logits: metric(logits), [call], [reads], template.dtype, unpatched=lambda place: template[place]
+    )
+    reader = replace(reader, is_first_measured=True)
     passes = _Passes(grid, ConeEngine(adapter), before, reader)
     try:
         passes.run(changed)
@@ -407,26 +410,36 @@ class _Passes:
         finite = table.nan_to_num(0.0, 0.0, 0.0)
         spread = finite.amax(0) - finite.amin(0)
 
-        def differs(found: Tensor, exact: Tensor) -> bool:
+        def is_close(found: Tensor, exact: Tensor) -> bool:
             allowed = _TOLERANCE[0] * spread + _TOLERANCE[1] * exact.abs()
             close = ((found - exact).abs() <= allowed) | (found == exact) | (found.isnan() & exact.isnan())
-            return not bool(close.all())
+            return bool(close.all())
 
         for cell in checked:
             found = values[cell.index]
-            if differs(found, cell.value) and not self._is_rounding(cell.index):
+            if not is_close(found, cell.value) and not self._is_rounding(cell.index, is_close, after=found):
                 raise _NotMeasured(
                     f"a full forward pass of {cell.index} gave {_format(cell.value)}, the cone engine {_format(found)}"
                 )
         for found in self._unpatched:
-            if differs(found, self._before) and not self._is_rounding(checked[0].index):
+            if not is_close(found, self._before) and not self._is_rounding(checked[0].index, is_close, before=found):
                 raise _NotMeasured(f"the unpatched metric is {_format(self._before)}, on the cone engine {_format(found)}")
 
-    def _is_rounding(self, index: Index) -> bool:
-        """Return whether both engines agree in the logits of a cell and of the unpatched run."""
+    def _is_rounding(self, index: Index, is_close: Callable[[Tensor, Tensor], bool], **values: Tensor) -> bool:
+        """Return whether values ``before`` or ``after`` the patch of a cell differ from a full forward pass by rounding."""
         layer, *place = index
         batch = SwapBatch(self._grid.tokens, self._reader, (self._grid.swap(tuple(place)),))
-        return differs_by_rounding(self._engine.adapter, batch, site=self._grid.site, layer=layer)
+        adapter = self._engine.adapter
+        return differs_by_rounding(
+            adapter,
+            batch,
+            self._reader,
+            site=self._grid.site,
+            layer=layer,
+            before=values.get("before"),
+            after=values.get("after"),
+            is_close=is_close,
+        )
 
 
 @torch.no_grad()

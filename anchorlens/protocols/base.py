@@ -184,12 +184,8 @@ class Recheckable(Protocol):
 class StepMetrics(Protocol):
     """Interface of a measurement whose metric may be any function of the logits, also one that moves in steps."""
 
-    def differs_by_rounding(self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any]) -> bool:
-        """Return whether both engines agree in the logits of a cell, so that a difference of the metric is rounding."""
-        ...
-
-    def cone_values(self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the metric of a cell before and after the patch on the cone engine."""
+    def differs_by_rounding(self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any], allowed: float) -> bool:
+        """Return whether a cell's values differ from a full forward pass by rounding; differences up to ``allowed`` are none."""
         ...
 
 

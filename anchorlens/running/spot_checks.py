@@ -89,14 +89,14 @@ class SpotChecker:
             self.gaps.append(gap)
             if self.engine.name == reference.name or gap <= allowed:
                 continue
-            if not self._is_rounding(unit, cell):  # NaN too
+            if not self._is_rounding(unit, cell, allowed):  # NaN too
                 self.failed.append(f"{gap:.2g} {unit.removeprefix('percentage ')} (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
-    def _is_rounding(self, unit: str, cell: Mapping[Any, Any]) -> bool:
+    def _is_rounding(self, unit: str, cell: Mapping[Any, Any], allowed: float) -> bool:
         """Return whether a user's metric moved in a step, while the engines agree in the logits that it reads."""
         if unit != METRIC_UNITS or not isinstance(self.protocol, StepMetrics):
             return False
-        return self.protocol.differs_by_rounding(self.engine.adapter, self.ready, self.spec, cell)
+        return self.protocol.differs_by_rounding(self.engine.adapter, self.ready, self.spec, cell, allowed)
 
     def record(self) -> dict[str, dict[str, object]]:
         """Return ``checks`` and ``noise`` for ``run.json``; the floor is None if no cell was checked."""

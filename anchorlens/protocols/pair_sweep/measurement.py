@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.agreement import differs_by_rounding
-from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.function_reader import MISSED, FunctionReader
 from anchorlens.engine.patches import SwapBatch
@@ -150,24 +149,20 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
                 values[rows[:, None], columns] = own.values[metric]
         return before, list(changed)
 
-    def differs_by_rounding(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any]) -> bool:
-        """Return whether both engines agree in the logits of a cell, so that a difference of the metric is rounding."""
-        batch = self._batch_of_cell(adapter, inputs, spec, cell)
-        return differs_by_rounding(adapter, batch, site=spec.site, layer=int(cell["layer"]), window=self.window(spec))
+    def differs_by_rounding(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any], allowed: float) -> bool:
+        """Return whether a cell's values of a metric function differ from a full forward pass by rounding.
 
-    def cone_values(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the metric of a cell before and after the patch on the cone engine."""
-        batch, name = self._batch_of_cell(adapter, inputs, spec, cell), self.metric(inputs, spec)
-        layers, window = [int(cell["layer"])], self.window(spec)
-        before, (after,) = ConeEngine(adapter).run_swaps(batch, site=spec.site, layers=layers, window=window)
-        return float(before.values[name]), float(after.values[name])
-
-    def _batch_of_cell(self, adapter: Adapter, inputs: InputsT, spec: Any, cell: Mapping[str, Any]) -> SwapBatch:
-        """Return the batch of one cell, read at all positions if the metric is a function."""
+        ``allowed``: difference of values that counts as none.
+        """
         (pair,) = self._pairs_of(inputs, [cell])
         reader = self.reader(adapter, inputs, [pair])
-        reader = reader.everywhere() if isinstance(reader, FunctionReader) else reader
-        return self._batch(ReferenceEngine(adapter), inputs, spec, [pair], reader)
+        assert isinstance(reader, FunctionReader)  # named metrics do not move in steps
+        batch = self._batch(ReferenceEngine(adapter), inputs, spec, [pair], reader)
+        before, after = (torch.tensor([float(cell[name])], device="cpu") for name in ("value_before", "value_after"))
+        return differs_by_rounding(
+            adapter, batch, reader, site=spec.site, layer=int(cell["layer"]), window=self.window(spec), before=before, after=after,
+            is_close=lambda one, two: bool((one - two).abs().max() <= allowed),
+        )  # fmt: skip
 
     def _pairs_of(self, inputs: InputsT, samples: Sequence[Mapping[str, Any]]) -> list[Pair[Any]]:
         """Return the pair of each cell, with the placement of the cell alone."""

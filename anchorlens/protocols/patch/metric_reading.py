@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anchorlens.constants import POINTS
 from anchorlens.display import short_repr
-from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric
+from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric, Place
 from anchorlens.engine.metrics import (
     KL,
     LOGIT_DIFF,
@@ -64,7 +64,20 @@ def tokens_to_append(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens)
     return answer[:-1] if metric in (PROB, LOGPROB) else ()
 
 
-def find_reads(pair: PatchPair, metric: LogitMetric, adapter: Adapter, declared: Sequence[int] | None) -> Reads:
+@dataclass(frozen=True)
+class UnpatchedReads:
+    """What a metric function reads on unpatched logits.
+
+    Attributes:
+        reads: Reads on the logits of the patched prompt, and on those of its source if it is as long.
+        logits: Position -> logits of the patched prompt's own run, where it is read, [d_vocab].
+    """
+
+    reads: Reads
+    logits: Mapping[int, Float[Tensor, "d_vocab"]]
+
+
+def find_reads(pair: PatchPair, metric: LogitMetric, adapter: Adapter, declared: Sequence[int] | None) -> UnpatchedReads:
     """Return what a metric function reads on the logits of a patched prompt, and on those of its source if it is as long.
 
     Args:
@@ -79,6 +92,7 @@ def find_reads(pair: PatchPair, metric: LogitMetric, adapter: Adapter, declared:
     row = pair.target
     n = len(row.ids)
     out: Reads = {}
+    known: dict[int, Tensor] = {}
     for position in declared or ():
         if not -n <= position < n:
             raise InputError(
@@ -98,8 +112,10 @@ def find_reads(pair: PatchPair, metric: LogitMetric, adapter: Adapter, declared:
                 "depends on the logits.",
                 argument="metric",
             )
+        if not known:
+            known = {position: whole[position].float().clone() for position in logits.reads}
         out = union_of_reads([out, logits.reads])
-    return out
+    return UnpatchedReads(out, known)
 
 
 @dataclass(frozen=True)
@@ -110,14 +126,14 @@ class MetricReading:
         metric: Name or function.
         answers: Pair id -> token ids of answer and wrong answer.
         clean_states: Pair id -> final residual stream of the clean run at its last prompt position; for ``kl``.
-        reads: Pair id -> what a metric function reads on the unpatched logits; where a pair is missing, the positions stored in its
-            prompt, over the whole vocabulary.
+        unpatched: Pair id -> what a metric function reads on the unpatched logits; where a pair is missing, the positions stored in
+            its prompt, over the whole vocabulary.
     """
 
     metric: "str | LogitMetric"
     answers: Mapping[str, Answers]
     clean_states: Mapping[str, Tensor] = field(default_factory=dict)
-    reads: Mapping[str, Reads] = field(default_factory=dict)
+    unpatched: Mapping[str, UnpatchedReads] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -161,10 +177,14 @@ class MetricReading:
         """Return the reader of a metric function, which gets one prompt at a time."""
         calls = [Call(i, 1, len(row.ids), 1) for i, row in enumerate(rows)]
         reads: list[Reads] = []
-        for row, name in zip(rows, pair_ids, strict=True):
-            stored: Reads = dict.fromkeys(row.positions.get(READS, ()))
-            reads.append(self.reads.get(name, stored))
-        return FunctionReader.planned(self.name, partial(metric_values, metric, pair_ids), calls, reads)
+        known: dict[Place, Tensor] = {}
+        for i, (row, name) in enumerate(zip(rows, pair_ids, strict=True)):
+            stored = UnpatchedReads(dict.fromkeys(row.positions.get(READS, ())), {})
+            found = self.unpatched.get(name, stored)
+            reads.append(found.reads)
+            known |= {(i, position): logits for position, logits in found.logits.items()}
+        values = partial(metric_values, metric, pair_ids)
+        return FunctionReader.planned(self.name, values, calls, reads, unpatched=known.get)
 
 
 def metric_values(metric: LogitMetric, pair_ids: Sequence[str], number: int, logits: Float[Tensor, "1 pos d_vocab"]) -> Tensor:

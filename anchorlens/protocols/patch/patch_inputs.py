@@ -22,13 +22,23 @@ from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
-from anchorlens.protocols.patch.metric_reading import Answers, MetricReading, choose_metric, find_reads, lacks, tokens_to_append
+from anchorlens.protocols.patch.metric_reading import (
+    Answers,
+    MetricReading,
+    UnpatchedReads,
+    choose_metric,
+    find_reads,
+    lacks,
+    tokens_to_append,
+)
 from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, READS, PatchPair, anchor_order, make_placements
 from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.results.tables import InputTable
 
+# Logits of unpatched runs that are kept at most: 256 MB in float32.
+_MOST_KEPT = 2**26
 # Reason why a pair has no place, by ``by``.
 _NO_PLACE = {"segment": "no_segment"}
 
@@ -128,7 +138,8 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     answers = {one.corrupted.pair.id: (one.answer, one.wrong) for one in context.pairs}
     reading = MetricReading(choose_metric(spec.metric, list(answers.values())), answers)
     made: list[PatchPair] = []
-    reads: dict[str, Reads] = {}
+    unpatched: dict[str, UnpatchedReads] = {}
+    n_kept = 0
     for one in context.pairs:
         own = one.corrupted.pair
         reason, detail = lacks(reading.metric, *answers[own.id]), ""
@@ -146,10 +157,12 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
             dropped.append(drop_pair(own, context.data.name, reason, detail))
         else:
             if not isinstance(reading.metric, str):
-                reads[own.id] = find_reads(pair, reading.metric, adapter, spec.metric_positions)
-                pair = _with_reads(pair, reads[own.id])
+                found = find_reads(pair, reading.metric, adapter, spec.metric_positions)
+                n_kept += len(found.logits) * adapter.shape.d_vocab
+                unpatched[own.id] = found if n_kept <= _MOST_KEPT else replace(found, logits={})
+                pair = _with_reads(pair, found.reads)
             made.append(pair)
-    reading = replace(reading, reads=reads)
+    reading = replace(reading, unpatched=unpatched)
     check_not_empty(made, dropped, f"in {context.data.name}")
     controls = _choose_controls(spec, made)
     pairs, lonely = _with_controls(adapter, spec, made, controls, lambda pair: _draw_partner(spec, pair, made, answers))

@@ -1,0 +1,204 @@
+"""Faults that are injected into the cone engine, to see whether the checks of a grid find them.
+
+``python -m tests.patching.faults 300`` injects 300 faults and prints how many were found, by kind. A fault counts if it changes at
+least 2 % of the cells by more than rounding. It acts between the grid and the engine, as a mistake in either would: on some cells
+of a pass, chosen at random.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from anchorlens import patching
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.function_reader import FunctionReader
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
+from anchorlens.models.load import load_model
+from tests.engine.make import random_rows
+from tests.models.tiny import save_tiny
+
+FUNCTIONS = {
+    "attn_out": "get_act_patch_attn_out",
+    "resid_pre": "get_act_patch_resid_pre",
+    "z": "get_act_patch_attn_head_out_by_pos",
+    "z of all positions": "get_act_patch_attn_head_out_all_pos",
+    "v": "get_act_patch_attn_head_v_by_pos",
+    "q": "get_act_patch_attn_head_q_all_pos",
+}
+HEADS = ("z", "z of all positions", "v", "q")
+# Share of the cells that a fault must change, and what counts as a change, relative to the range of the metric.
+SHARE, CHANGE = 0.02, 2e-3
+
+Batches = list[tuple[SwapBatch, list[int]]]
+
+
+def shifted(rng: random.Random, swap: AnchorSwap, n_pos: int) -> AnchorSwap:
+    """The patch lands one position later or earlier."""
+    step = rng.choice((-1, 1))
+    return replace(swap, slots=Slots((swap.slots.positions + step).clamp(0, n_pos - 1), swap.slots.mask))
+
+
+def other_head(rng: random.Random, swap: AnchorSwap, n_heads: int) -> AnchorSwap:
+    """Another head is patched, with its own values."""
+    assert swap.heads is not None
+    head = (swap.heads.start + rng.randrange(1, n_heads)) % n_heads
+    return replace(swap, heads=range(head, head + 1))
+
+
+def stale(rng: random.Random, swap: AnchorSwap) -> AnchorSwap:
+    """The values of one layer are those of an earlier call."""
+    assert swap.streams is not None
+    streams = swap.streams.clone()
+    layer = rng.randrange(len(streams))
+    streams[layer] = streams[layer] * 0.9 + 0.1 * streams[layer].roll(1, -1)
+    return replace(swap, streams=streams)
+
+
+def layer_off(swap: AnchorSwap) -> AnchorSwap:
+    """The values are those of the layer before."""
+    assert swap.streams is not None
+    return replace(swap, streams=swap.streams.roll(1, 0))
+
+
+def dropped(rng: random.Random, swap: AnchorSwap) -> AnchorSwap:
+    """One row of the batch is not patched."""
+    mask = swap.slots.mask.clone()
+    mask[rng.randrange(len(mask))] = False
+    return replace(swap, slots=Slots(swap.slots.positions, mask))
+
+
+class OtherPositions:
+    """A reader that is given the states of other positions than it plans."""
+
+    where = None
+
+    def __init__(self, reader: FunctionReader, step: int) -> None:
+        self.reader, self.row = reader, reader.row
+        self.position = (reader.position + step).clamp(min=0)
+
+    def metrics(self, adapter: Any, states: Any) -> Any:
+        return self.reader.metrics(adapter, states)
+
+
+KINDS = ("shifted position", "swapped head", "stale cache", "layer off by one", "dropped patch", "wrong read position")
+
+
+def inject(kind: str, rng: random.Random, n_heads: int) -> Callable[..., Any]:
+    """Return a faulty ``run_swap_batches``."""
+    right = ConeEngine.run_swap_batches
+    share = rng.choice((0.05, 0.1, 0.3, 1.0))
+
+    def break_swap(swap: AnchorSwap, n_pos: int) -> AnchorSwap:
+        if rng.random() > share:
+            return swap
+        if kind == "shifted position":
+            return shifted(rng, swap, n_pos)
+        if kind == "swapped head" and swap.heads is not None:
+            return other_head(rng, swap, n_heads)
+        if kind == "stale cache":
+            return stale(rng, swap)
+        if kind == "layer off by one":
+            return layer_off(swap)
+        return dropped(rng, swap) if kind == "dropped patch" else swap
+
+    def run(self: ConeEngine, batches: Batches, **options: Any) -> Any:
+        made: list[Any] = []
+        for batch, layers in batches:
+            n_pos = batch.tokens.ids.shape[1]
+            swaps = tuple(break_swap(swap, n_pos) for swap in batch.swaps)
+            reader: Any = batch.reader
+            if kind == "wrong read position" and isinstance(reader, FunctionReader):
+                reader = OtherPositions(reader, -1)
+            made.append((replace(batch, swaps=swaps, reader=reader), layers))
+        return right(self, made, **options)
+
+    return run
+
+
+def metrics_of(rng: random.Random, vocab: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    token, other = rng.sample(range(vocab), 2)
+    return rng.choice((
+        lambda logits: (logits[:, -1, token] - logits[:, -1, other]).mean(),
+        lambda logits: logits[:, -1].log_softmax(-1)[:, token].mean(),
+        lambda logits: logits.log_softmax(-1)[..., token].mean(),
+        lambda logits: (logits[:, -1] > logits[:, -1, token, None]).sum().float(),
+    ))  # fmt: skip
+
+
+def try_fault(number: int, models: dict[str, Any]) -> tuple[str, str, float]:
+    """Return kind and outcome of a fault: found, missed, or too small; and the share of cells that it changes."""
+    rng = random.Random(number)
+    kind, family = KINDS[number % len(KINDS)], rng.choice(sorted(models))
+    site = rng.choice(HEADS if kind == "swapped head" else sorted(FUNCTIONS))
+    model, n_rows, length = models[family], rng.choice((1, 2, 3)), rng.choice((6, 9))
+    clean, corrupted = (torch.tensor(random_rows((length,) * n_rows, rng.randrange(10**6))) for _ in range(2))
+    first = rng.randrange(length // 2)
+    corrupted[:, :first] = clean[:, :first]
+    metric = metrics_of(rng, int(model.cfg.d_vocab))
+    heads = int(model.cfg.n_key_value_heads or model.cfg.n_heads) if site == "v" else int(model.cfg.n_heads)
+    function = getattr(patching, FUNCTIONS[site])
+    with torch.no_grad():
+        cache = model.run_with_cache(clean)[1]
+        right = function(model, corrupted, cache, metric)
+        faulty = inject(kind, random.Random(number), heads)
+        with mock.patch.object(ConeEngine, "run_swap_batches", faulty), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = function(model, corrupted, cache, metric)
+        # What the engine would have returned unchecked.
+        unchecked = mock.patch.multiple(
+            "anchorlens.patching.cone_grid", is_same_evidence=lambda *_: True, choose_cells=lambda cells, *_: [cells[0]]
+        )
+        faulty = inject(kind, random.Random(number), heads)
+        with (
+            mock.patch.object(ConeEngine, "run_swap_batches", faulty),
+            unchecked,
+            mock.patch("anchorlens.patching.cone_grid._Passes.check"),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            wrong = function(model, corrupted, cache, metric)
+    spread = float(right.max() - right.min())
+    share = float(((wrong - right).abs() > CHANGE * spread).float().mean()) if spread else 0.0
+    if share < SHARE:
+        return kind, "too small", share
+    is_told = any("one forward pass per cell" in str(one.message) for one in told)
+    is_right = bool(((found - right).abs() <= CHANGE * spread).all())
+    return kind, "found" if is_told and is_right else "missed", share
+
+
+def run_faults(count: int, families: tuple[str, ...] = ("gpt2", "llama", "gemma2")) -> Counter[tuple[str, str]]:
+    """Inject faults until ``count`` were large enough; return the outcomes by kind."""
+    out: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        models = {name: load_model(str(save_tiny(name, Path(folder) / name)), device="cpu") for name in families}
+        number = 0
+        while sum(n for (_, outcome), n in out.items() if outcome != "too small") < count:
+            kind, outcome, share = try_fault(number, models)
+            if outcome == "missed":
+                print(f"missed: {number}, {kind}, {share:.0%} of the cells", file=sys.stderr)  # noqa: T201
+            out[kind, outcome] += 1
+            number += 1
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int, help="number of faults that change at least 2 %% of the cells")
+    found = run_faults(parser.parse_args().count)
+    print("| fault | found | missed | too small to count |\n|---|---:|---:|---:|")  # noqa: T201
+    for kind in KINDS:
+        print(f"| {kind} | {found[kind, 'found']} | {found[kind, 'missed']} | {found[kind, 'too small']} |")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
