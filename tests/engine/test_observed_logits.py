@@ -6,7 +6,7 @@ import einops
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 from anchorlens.engine.observed_logits import Logits, UnreadLogitsError, observe
 
@@ -151,7 +151,7 @@ METRICS = {
     "written into a copy": (written_into_a_copy, 1),
     "compared with itself": (compared_with_itself, 1),
     "written in numpy": (written_in_numpy, 21),
-    "moved within": (moved_within, 6),
+    "moved within": (moved_within, 5),
     "written as out": (written_as_out, 2),
 }
 

@@ -38,7 +38,31 @@ def everything(logits):
     return logits.log_softmax(-1)[..., 11].mean()
 
 
-METRICS = {"last": last, "several": several, "softmax": softmax, "all": everything}
+def rank(logits):
+    return (logits[:, -1] > logits[:, -1, 7:8]).sum().float()
+
+
+def likeliest(logits):
+    return logits[:, -1].argmax(-1).float().mean()
+
+
+def peak(logits):
+    return logits[..., 11].max()
+
+
+def over_half_of_the_best(logits):
+    return (logits.softmax(-1)[..., 3] > logits.softmax(-1).amax(-1) / 2).sum().float() + logits[0, 2, 4]
+
+
+def writes(logits):
+    logits[..., 7] = -1e9
+    logits[:, -1] -= logits[:, -1].mean(-1, keepdim=True)
+    return logits[:, -1].log_softmax(-1)[:, 5].mean()
+
+
+SMOOTH = {"last": last, "several": several, "softmax": softmax, "all": everything}
+STEPS = {"rank": rank, "likeliest": likeliest, "peak": peak, "half": over_half_of_the_best, "writes": writes}
+METRICS = SMOOTH | STEPS
 
 
 def prompts(n_rows, first_difference=0, length=7):
@@ -60,7 +84,8 @@ def compare(function, *args):
         warnings.simplefilter("ignore")
         found, wanted = getattr(ours, function)(*args), getattr(theirs, function)(*args)
     assert found.shape == wanted.shape
-    return found, wanted, float((found - wanted).abs().max() / (wanted.max() - wanted.min()))
+    spread = float(wanted.max() - wanted.min())
+    return found, wanted, float((found - wanted).abs().max()) / (spread or 1.0)
 
 
 def test_all_names_are_there():
@@ -68,7 +93,7 @@ def test_all_names_are_there():
     names = [name for name, value in vars(theirs).items() if name.endswith("_setter") or name in FUNCTIONS]
     assert {*names, "generic_activation_patch", "make_df_from_ranges"} == set(ours.__all__)
     own, wanted = (list(inspect.signature(module.generic_activation_patch).parameters) for module in (ours, theirs))
-    assert own == [*wanted, "reduce", "baseline"]  # those of transformer-lens 4
+    assert own == [*wanted, "reduce", "baseline", "positions"]  # two of transformer-lens 4, and ours
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -84,7 +109,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
     for metric in METRICS.values():
         found, _, gap = compare(f"get_act_patch_{name}", model, corrupted, cache, metric)
         assert gap < 1e-4, metric.__name__
-        assert found.std() > 0
+        assert found.std() > 0 or metric in STEPS.values()
     assert not [w for w in recwarn if "one forward pass" in str(w.message)]
 
 
@@ -92,7 +117,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
 @pytest.mark.parametrize("family", fast(["llama"], FAMILIES))
 def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
-    for n_rows, metric in ((1, softmax), (2, everything)):
+    for n_rows, metric in ((1, softmax), (2, everything), (2, rank), (1, peak), (2, writes)):
         clean, corrupted = prompts(n_rows, length=4)
         assert compare(function, model, corrupted, cached(model, clean), metric)[2] < 1e-4, metric.__name__
 
@@ -171,18 +196,82 @@ def test_a_setter_of_the_user_runs_one_pass_per_cell_and_says_so(tiny_model):
         torch.testing.assert_close(found, theirs.generic_activation_patch(*args), atol=1e-6, rtol=1e-6)
 
 
-def test_a_metric_that_reads_where_the_search_does_not_see_it_is_found_by_the_spot_checks(tiny_model, monkeypatch):
+def by_condition(threshold):
+    """A metric that reads one of two positions, by a logit that a patch changes."""
+    return lambda logits: logits[0, 2, 5] if (logits[0, -1, 7] - threshold).abs() > 1e-3 else logits[0, 4, 5]
+
+
+def test_cells_in_which_a_metric_reads_another_position_are_computed_again(tiny_model, monkeypatch):
     model = tiny_model("gpt2")
-    clean, corrupted = prompts(1)
-    monkeypatch.setattr("anchorlens.patching.cone_grid.find_reads", lambda metric, logits: [6])
-    with pytest.warns(UserWarning, match="because a spot check of"):
-        found = ours.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
+    clean, corrupted = prompts(1, first_difference=2)
+    cache = cached(model, clean)
     with torch.no_grad():
-        wanted = theirs.get_act_patch_resid_pre(model, corrupted, cached(model, clean), several)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+        metric = by_condition(model(corrupted)[0, -1, 7])
+    # No checked cell shows the other position.
+    monkeypatch.setattr(cone_grid, "choose_cells", lambda cells, *_: [cells[0]])
+    with torch.no_grad():
+        wanted = theirs.get_act_patch_resid_pre(model, corrupted, cache, metric)
+        with pytest.warns(UserWarning, match=r"in \d+ of 21 cells the metric read other positions .* it read \[.*6\]"):
+            found = ours.get_act_patch_resid_pre(model, corrupted, cache, metric)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            declared = ours.get_act_patch_resid_pre(model, corrupted, cache, metric, positions=[2, 4, -1])
+    torch.testing.assert_close(declared, wanted, atol=1e-5, rtol=1e-5)
+    with pytest.raises(InputError, match="positions=.*: the prompt has 7 tokens, so 7 is outside"):
+        ours.get_act_patch_resid_pre(model, corrupted, cache, metric, positions=[7])
 
 
-@pytest.mark.parametrize("fault", ["unpatched metric is", "a pass failed (RuntimeError: no kernel)"])
+class Counting:
+    """A metric whose value depends on the number of its calls."""
+
+    def __init__(self):
+        self.first, self.calls = None, 0
+
+    def __call__(self, logits):
+        value = logits[0, -1, 5]
+        self.first = value if self.first is None else self.first
+        self.calls += 1
+        return value - self.first + self.calls
+
+
+def test_a_metric_that_keeps_state_is_called_as_transformer_lens_calls_it(tiny_model):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1, length=4)
+    cache, stored = cached(model, clean), []
+
+    def storing(logits):
+        stored.append(logits[0, -1])
+        return logits[0, -1, 5]
+
+    for make in (Counting, lambda: storing):
+        stored.clear()
+        mine, other = make(), make()
+        with torch.no_grad(), pytest.warns(UserWarning, match="keeps state between its calls, so that their order matters"):
+            found = ours.get_act_patch_resid_pre(model, corrupted, cache, mine)
+        kept = [one + 0 for one in stored]
+        stored.clear()
+        with torch.no_grad():
+            torch.testing.assert_close(found, theirs.get_act_patch_resid_pre(model, corrupted, cache, other), atol=1e-5, rtol=1e-5)
+        assert len(kept) == len(stored)
+        assert all(torch.allclose(one, two, atol=1e-4) for one, two in zip(kept, stored, strict=True))
+
+
+def test_a_metric_that_takes_gradients(tiny_model):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1, length=4)
+    cache = cached(model, clean)
+
+    def steepness(logits):
+        (slope,) = torch.autograd.grad(logits[0, -1].logsumexp(-1), logits, retain_graph=True)
+        return slope[0, -1, 3]
+
+    with pytest.warns(UserWarning, match="the metric cannot be observed .RuntimeError: element 0 of tensors does not require grad"):
+        found = ours.get_act_patch_resid_pre(model, corrupted, cache, steepness)
+    torch.testing.assert_close(found, theirs.get_act_patch_resid_pre(model, corrupted, cache, steepness), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fault", ["a full forward pass of", "a pass failed (RuntimeError: no kernel)"])
 def test_a_cone_engine_that_differs_or_fails_is_not_used(tiny_model, monkeypatch, fault):
     model, right = tiny_model("gpt2"), HookedBlock.mlp_out
     clean, corrupted = prompts(1)

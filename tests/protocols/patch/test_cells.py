@@ -1,5 +1,7 @@
 """Every cell of small patch sweeps against TransformerLens's own hooks, by place, site, metric, direction and engine."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from anchorlens.errors import InputError, ShapeError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from tests.protocols.patch.plain import cache_of, clean_log_p, metric_of, patched_logits
+from tests.tiers import fast
 
 # The small tokenizer knows single letters and few words: both prompts of a pair have as many tokens.
 ROWS = [
@@ -148,11 +151,58 @@ def test_a_metric_function_reads_only_the_positions_that_change_it(tiny_model):
         assert cell.value_after == pytest.approx(float(last_three(logits[None])), abs=1e-4)
 
 
-def test_a_position_that_was_not_declared_is_found_by_the_spot_checks(tiny_model):
-    with pytest.raises(Exception, match="differs from the reference engine by .* units of the metric"):
-        patch_sweep(
-            tiny_model("gpt2"), load_pairs(ROWS), metric=lambda logits: logits[:, -2, 3], metric_positions=[-1], progress=False
-        )
+def by_condition(logits):
+    """Reads another position where a patch changes the order of two logits."""
+    return logits[0, 1, 5] if logits[0, -1, 7] > logits[0, -1, 9] else logits[0, 2, 5]
+
+
+def accuracy(logits):
+    return (logits[:, -1].argmax(-1) == 9).float().mean()
+
+
+def peak(logits):
+    return logits[0, :, 5].max().numpy()
+
+
+def masked(logits):
+    logits[..., 7] = -1e9
+    return logits[:, -1].log_softmax(-1)[:, 3]
+
+
+@pytest.mark.parametrize("metric", [by_condition, accuracy, peak, masked], ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("family", fast(["gpt2", "llama"], ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"]))
+def test_any_function_of_the_logits_equals_a_hooked_forward_pass_on_both_engines(tiny_model, family, metric):
+    model = tiny_model(family)
+    for engine in ("cone", "reference"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = patch_sweep(model, load_pairs(ROWS), metric=metric, engine=engine, progress=False)
+        examples = found.examples().set_index(["role", "example_id"])
+        for (name, donor), cells in found.samples().groupby(["example_id", "donor_id"]):
+            target, source = (list(examples.loc[key]["token_ids"]) for key in (("base", name), ("donor", donor)))
+            cache = cache_of(model, source)
+            for cell in cells.itertuples():
+                at = [int(cell.position)]
+                logits = patched_logits(model, target, cache, "resid_pre", [cell.layer], at, at)
+                assert cell.value_after == pytest.approx(float(metric(logits.float()[None])), abs=1e-4)
+
+
+def test_pairs_in_which_a_metric_reads_another_position_are_measured_again(tiny_model):
+    model, pairs = tiny_model("gpt2"), load_pairs([{"clean": [5, 9, 3, 7, 8], "corrupted": [6, 4, 3, 2, 8], "id": "one"}])
+    with torch.no_grad():
+        both = [float(model(torch.tensor([ids]))[0, -1, 7]) for ids in ([5, 9, 3, 7, 8], [6, 4, 3, 2, 8])]
+    # A threshold beyond both runs: their logits show one position only.
+    middle, half = sum(both) / 2, abs(both[0] - both[1]) / 2
+
+    def metric(logits):
+        return logits[:, 1, 5] if abs(float(logits[0, -1, 7]) - middle) > half + 1e-4 else logits[:, 2, 5]
+
+    with pytest.warns(UserWarning, match=r"in \d+ cells the metric read other positions than on the unpatched logits"):
+        found = patch_sweep(model, pairs, metric=metric, site="mlp_out", progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        again = patch_sweep(model, pairs, metric=metric, site="mlp_out", metric_positions=(1, 2, -1), progress=False)
+    np.testing.assert_allclose(found.samples()["value_after"], again.samples()["value_after"], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +213,10 @@ def test_a_position_that_was_not_declared_is_found_by_the_spot_checks(tiny_model
         ({"metric": "logits"}, "metric", "Unknown metric='logits'"),
         ({"metric": lambda: 0.0}, "metric", "takes another number of arguments"),
         ({"metric": lambda logits: logits[0].sum(-1)}, "metric", r"returned shape \(\d+,\). It is called for one prompt at a time"),
-        ({"metric": lambda logits: logits.sum() * 0}, "metric", "has the same value whatever the logits are"),
+        ({"metric": lambda logits: torch.tensor(1.0)}, "metric", "reads no logits .pair '.*'., so no patch can change it"),
+        ({"metric": lambda logits: None}, "metric", "returned None. It is called for one prompt at a time"),
+        ({"metric": lambda logits: logits.sum() / 0}, "metric", "returned -?inf for pair '.*'. Return finite numbers"),
+        ({"metric": lambda logits: logits.sum() * torch.nan}, "metric", "returned nan for pair"),
         ({"metric": lambda logits: 1 / 0}, "metric", "raised ZeroDivisionError"),
         ({"metric_positions": (-1,)}, "metric_positions", "are those of a metric function; got metric='auto'"),
         ({"metric": last_three, "metric_positions": (99,)}, "metric_positions", "has .* tokens, so 99 is outside"),

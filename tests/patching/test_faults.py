@@ -1,0 +1,23 @@
+"""Mistakes that are injected between a grid and the engine are found."""
+
+from collections import Counter
+
+import pytest
+
+from tests.patching.faults import KINDS, run_faults
+
+
+def share_found(outcomes: Counter[tuple[str, str]]) -> float:
+    found = sum(n for (_, outcome), n in outcomes.items() if outcome == "found")
+    return found / (found + sum(n for (_, outcome), n in outcomes.items() if outcome == "missed"))
+
+
+def test_a_few_faults_of_each_kind_are_found():
+    outcomes = run_faults(24, ("llama",))
+    assert share_found(outcomes) == 1.0
+    assert {kind for (kind, outcome) in outcomes if outcome == "found"} >= {*KINDS} - {"stale cache"}
+
+
+@pytest.mark.slow
+def test_three_hundred_faults():
+    assert share_found(run_faults(300)) >= 0.95
