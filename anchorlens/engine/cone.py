@@ -22,7 +22,7 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.head_patches import as_output_patches, expected_outputs
+from anchorlens.engine.head_patches import as_output_patches, output_evidence
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
@@ -92,7 +92,7 @@ class ConeEngine(Engine):
         out: list[tuple[Metrics, list[Metrics]]] = []
         for number, ((batch, layers), lanes, finished) in enumerate(zip(batches, lanes_of, passes, strict=True)):
             metrics, n = batch.reader.metrics(self.adapter, finished.states[finished.top]), len(lanes.start)
-            landed = finished.landed()
+            landed = finished.evidence()
             landed = torch.cat([landed.new_zeros(1), landed.flatten()])[:, None]
             metrics = Metrics({**metrics.values, LANDED: landed})
             by_layer = sorted(range(n), key=lambda j, lanes=lanes: lanes.order[j])
@@ -102,7 +102,7 @@ class ConeEngine(Engine):
             if known:
                 # Evidence of the site itself; that of the heads' outputs is compared with what they should be.
                 for swap, one, own in zip(batch.swaps, after, known[number], strict=True):
-                    should = expected_outputs(self.adapter, batch, swap)[list(layers), None]
+                    should = output_evidence(self.adapter, batch, swap)[list(layers), None]
                     one.values[LANDED].add_(own[list(layers), None] - should)
             out.append((metrics.map(lambda value: value[0]), after))
         return out

@@ -55,7 +55,7 @@ class Pass:
         positions = [p for cells in layout.cell_groups for p in cells.positions]
         self.last_position = max([int(layout.clean_rows.positions.max()), *positions])
         # Evidence of what was written: cell group of each patch, first lane, and the terms, [lane patch] on the device.
-        self._landed: list[tuple[Int[Tensor, "patch"], int, Float[Tensor, "lane patch"]]] = []
+        self._evidence: list[tuple[Int[Tensor, "patch"], int, Float[Tensor, "lane patch"]]] = []
         self._use(layout, adapter.device)
         x = adapter.embed(on(self.device, layout.clean_rows.ids), self.positions)
         self.x: Table = self._append_lanes(-1, x, len(x))
@@ -200,7 +200,7 @@ class Pass:
         values = self._patch_values(layer, lambda tokens: x[tokens])
         for first, stop in ranges:
             cells[first:stop, self.cell] = values
-            self._note_landed(layer, first, cells[first:stop, self.cell])
+            self._add_evidence(layer, first, cells[first:stop, self.cell])
 
     def _patch_behind(self, block: Block, x: Table, z: Float[Tensor, "_ head d_head"], out: Table, wanted: str, n_old: int) -> None:
         """Replace the streams of patched tokens in the lanes whose window contains a block.
@@ -220,15 +220,15 @@ class Pass:
                 assert self.given_streams is not None
                 table = heads.view(*tokens.shape, *z.shape[1:])
                 table[:, self.entry, self.heads] = self.given_streams[layer].to(z.dtype)
-                self._note_landed(layer, first, table[:, self.entry, self.heads])
+                self._add_evidence(layer, first, table[:, self.entry, self.heads])
             else:
                 values = self._patch_values(
                     layer, lambda at: out[at] if site == wanted else self._stream_at(block, x[at], z[at], site)
                 ).repeat(len(lanes), 1)
-                self._note_landed(layer, first, values.view(len(lanes), -1, values.shape[-1]))
+                self._add_evidence(layer, first, values.view(len(lanes), -1, values.shape[-1]))
             out[tokens.flatten()] = self._stream_at(block, streams, heads, wanted, site, values)
 
-    def _note_landed(self, layer: int, first_lane: int, values: Float[Tensor, "lane patch width"]) -> None:
+    def _add_evidence(self, layer: int, first_lane: int, values: Float[Tensor, "lane patch width"]) -> None:
         """Add activations that were written in a layer to the evidence of their cells."""
         patches = self.layout.patches
         assert patches is not None  # the caller has written some
@@ -236,13 +236,13 @@ class Pass:
         at = patches.cell
         heads = 0 if patches.heads is None else patches.heads
         terms = project(values, self.device) * code(layer, row[at], position[at], heads, self.device)
-        self._landed.append((group[at], first_lane, terms))
+        self._evidence.append((group[at], first_lane, terms))
 
-    def landed(self) -> Float[Tensor, "cell_group lane"]:
+    def evidence(self) -> Float[Tensor, "cell_group lane"]:
         """Return the evidence of the patches of each cell group in each lane (:mod:`anchorlens.engine.landing`), on the CPU."""
         n_groups = len(self.layout.cell_groups)
         out = torch.zeros(n_groups, len(self.lanes.start), dtype=torch.float64, device="cpu")
-        for group, first, terms in self._landed:
+        for group, first, terms in self._evidence:
             out[:, first : first + len(terms)].index_add_(0, group, terms.double().cpu().T)
         return out
 

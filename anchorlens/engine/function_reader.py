@@ -93,7 +93,7 @@ class FunctionReader:
     where = None
 
     @classmethod
-    def planned(
+    def of_reads(
         cls,
         name: str,
         function: ValuesOf,
@@ -239,13 +239,13 @@ class _Unembedded:
             found = self._whole_table(cell)[[self._whole[place] for place in places]]
         else:
             found = torch.cat([self._unembed(part) for part in self._states(cell, places).split(_ROWS)])
-        return self._with_unpatched(found, cell, places, slice(None))
+        return self._use_model_logits(found, cell, places, slice(None))
 
     def tokens(self, cell: int, places: Sequence[Place], tokens: Sequence[int]) -> Float[Tensor, "row token"]:
         """Return the logits of some tokens at places."""
-        return self._with_unpatched(self._tokens_of(cell, places, tokens), cell, places, list(tokens))
+        return self._use_model_logits(self._tokens_of(cell, places, tokens), cell, places, list(tokens))
 
-    def _with_unpatched(
+    def _use_model_logits(
         self, logits: Float[Tensor, "row token"], cell: int, places: Sequence[Place], tokens: "slice | list[int]"
     ) -> Float[Tensor, "row token"]:
         """Return logits in which those of unpatched states are the model's own."""

@@ -52,7 +52,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
     return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
 
 
-def expected_outputs(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap) -> Float[Tensor, "layer"]:
+def output_evidence(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap) -> Float[Tensor, "layer"]:
     """Return the evidence that patches of z should leave: those before the last read of a row, in the last layer at reads only."""
     reads = set(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
     ends = [1 + max((position for i, position in reads if i == row), default=-1) for row in range(len(batch.tokens.ids))]

@@ -62,7 +62,7 @@ class Logits:
         shape: Batch, positions (or any other axes) and vocabulary.
         dtype: Dtype of the values.
         device: Device of the values.
-        reads: What was requested so far.
+        reads: Requests so far.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class ObservedLogits(Tensor):
         shadow = self._shadow
         return self._buffer.data.as_strided(shadow.shape, shadow.stride(), shadow.storage_offset())
 
-    def _computed(self) -> Tensor:
+    def _compute(self) -> Tensor:
         """Return the ordinary tensor of this view, with all its entries."""
         region = self._region
         self._buffer.fill(region.rows, region.columns)
@@ -331,7 +331,7 @@ class ObservedLogits(Tensor):
 def _run(func: Any, args: Any, options: Any) -> Any:
     """Run an operation on ordinary tensors, after computing all entries of the views among its arguments."""
     views = [one for one in tree_leaves((args, options)) if isinstance(one, ObservedLogits)]
-    plain_args, plain_options = tree_map_only(ObservedLogits, ObservedLogits._computed, (args, options))
+    plain_args, plain_options = tree_map_only(ObservedLogits, ObservedLogits._compute, (args, options))
     result = func(*plain_args, **plain_options)
     for view in views:
         view._buffer.check_result(result)
@@ -355,9 +355,9 @@ def _get(func: Any, logits: ObservedLogits, args: Any, options: Any) -> Any:
     index = args[0] if isinstance(args[0], tuple) else (args[0],)
     if all(_is_basic(one) for one in index):
         return _view(func, logits, (index,), options)
-    index = tree_map_only(ObservedLogits, ObservedLogits._computed, index)
+    index = tree_map_only(ObservedLogits, ObservedLogits._compute, index)
     region = logits._region
-    found = _find_indexed(region, index, logits.ndim, logits._buffer.logits.width)
+    found = _select_region(region, index, logits.ndim, logits._buffer.logits.width)
     if found is None:
         return NotImplemented
     logits._buffer.fill(*found)
@@ -370,7 +370,7 @@ def _set(func: Any, logits: ObservedLogits, args: Any, options: Any) -> Any:  # 
     """Write into logits; entries that are replaced need not be computed."""
     index, value = args
     index = index if isinstance(index, tuple) else (index,)
-    value = value._computed() if isinstance(value, ObservedLogits) else value
+    value = value._compute() if isinstance(value, ObservedLogits) else value
     buffer = logits._buffer
     if not all(_is_basic(one) for one in index):
         return NotImplemented
@@ -444,7 +444,7 @@ def _is_basic(one: object) -> bool:
     return is_number or one is None or one is Ellipsis or (isinstance(one, slice) and not isinstance(one.start, Tensor))
 
 
-def _find_indexed(region: _Region, index: tuple[Any, ...], n_axes: int, width: int) -> "tuple[list[int], Columns] | None":
+def _select_region(region: _Region, index: tuple[Any, ...], n_axes: int, width: int) -> "tuple[list[int], Columns] | None":
     """Return the rows and columns that an index with tensors selects; None if they are not simple to tell."""
     if not region.is_table or any(one is None or isinstance(one, (bool, np.bool_)) for one in index):
         return None
@@ -523,7 +523,7 @@ _HANDLERS: dict[Any, Callable[[Any, ObservedLogits, Any, Any], Any]] = {
 
 def resolve(value: Any) -> Any:
     """Return a value in which every view of logits is an ordinary tensor of its own."""
-    return tree_map_only(ObservedLogits, lambda one: one._computed().clone(), value)
+    return tree_map_only(ObservedLogits, lambda one: one._compute().clone(), value)
 
 
 def observe(metric: Callable[[Tensor], Any], logits: Logits) -> Any:
@@ -545,5 +545,5 @@ def observe(metric: Callable[[Tensor], Any], logits: Logits) -> Any:
     value = resolve(metric(ObservedLogits.whole(logits, views)))
     for stored in [view() for view in views]:
         if isinstance(stored, ObservedLogits):
-            stored._computed()
+            stored._compute()
     return value

@@ -49,7 +49,7 @@ def choose_cells(cells: Sequence[Index], changed: Sequence[Index], work: float, 
     Random cells are drawn from layers that no chosen cell has, as long as there are any.
 
     Args:
-        cells: All cells.
+        cells: Cells of the grid.
         changed: Cells that the cone engine computes.
         work: Floating-point operations of the grid.
         one: Floating-point operations of one full forward pass.

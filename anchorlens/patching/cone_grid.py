@@ -213,7 +213,7 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class GridResult:
+class GridValues:
     """Result of :func:`measure_grid`.
 
     Attributes:
@@ -242,7 +242,7 @@ def measure_grid(
     *,
     state: Callable[[], bool],
     positions: Sequence[int] = (),
-) -> GridResult:
+) -> GridValues:
     """Measure cells on the cone engine, and some of them with full forward passes.
 
     Args:
@@ -284,9 +284,9 @@ def measure_grid(
         clean = _clean_activations(adapter, cache, site, own, {index[0] for index in indices})
         batch = TokenBatch(tokens.cpu(), torch.ones_like(tokens, dtype=torch.bool, device="cpu"))
         grid = _Grid(adapter, site, _COLUMNS[known_setter][0], batch, clean, own)
-        return GridResult(_measure(model, tokens, cache, grid, template, metric, setter, indices, after_first, positions), "", {})
+        return GridValues(_measure(model, tokens, cache, grid, template, metric, setter, indices, after_first, positions), "", {})
     except _NotMeasured as why:
-        return GridResult(None, str(why), known)
+        return GridValues(None, str(why), known)
 
 
 def _measure(
@@ -337,7 +337,7 @@ def _measure(
     call = Call(0, n_rows, n_pos, len(before))
     reads = union_of_reads([unpatched.reads, *(cell.reads for cell in checked)])
     reads = union_of_reads([reads, *({row * n_pos + p: set[int]()} for row in range(n_rows) for p in positions)])
-    reader = FunctionReader.planned(
+    reader = FunctionReader.of_reads(
         "value", lambda _, logits: metric(logits), [call], [reads], template.dtype, unpatched=lambda place: template[place]
     )
     reader = replace(reader, is_first_measured=True)
@@ -346,7 +346,7 @@ def _measure(
         passes.run(changed)
         lost = passes.missed
         if lost:
-            _warn_of_missed(site, len(lost), len(cells), reader)
+            _warn_of_new_reads(site, len(lost), len(cells), reader)
             passes.run(lost, everywhere=True)
     except Exception as why:  # whatever fails here, one forward pass per cell can still measure the grid
         raise _NotMeasured(f"a pass failed ({describe_failure(why)})") from why
@@ -492,7 +492,7 @@ def _clean_activations(
     return clean
 
 
-def _warn_of_missed(site: str, n_missed: int, n_cells: int, reader: FunctionReader) -> None:
+def _warn_of_new_reads(site: str, n_missed: int, n_cells: int, reader: FunctionReader) -> None:
     seen = sorted({position for _, position in reader.places})
     warn(
         f"{site}: in {n_missed} of {n_cells} cells the metric read other positions than on the corrupted logits, where it read "

@@ -159,7 +159,7 @@ def _measure_cells(
     if not indices:
         return []
     reason = find_obstacle(model, tokens, setter, name, indices)
-    declared = _declared(positions, tokens)
+    declared = _check_positions(positions, tokens)
     known: Mapping[tuple[int, ...], Tensor] = {}
     if reason is None:
         state = state_of(*metrics.values())
@@ -207,7 +207,7 @@ def _indices_of(model: LensModel, tokens: Tensor, name: str, frame: pd.DataFrame
     ]
 
 
-def _declared(positions: Sequence[int] | None, tokens: Tensor) -> list[int]:
+def _check_positions(positions: Sequence[int] | None, tokens: Tensor) -> list[int]:
     """Return declared positions, counted from the start; raise InputError if one lies outside the prompt."""
     n = int(tokens.shape[-1])
     given = [int(position) for position in positions or ()]

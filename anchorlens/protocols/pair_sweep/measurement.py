@@ -92,7 +92,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             on_progress=lambda share: on_work(share * unit.work),
         )  # fmt: skip
         if MISSED in before.values:
-            before, changed = self._measure_missed(engine, inputs, spec, unit, before, changed)
+            before, changed = self._complete_values(engine, inputs, spec, unit, before, changed)
         shape = len(layers), len(pairs)
         start = np.broadcast_to(_values(before, metric), shape)
         frames: list[pd.DataFrame] = []
@@ -110,7 +110,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             frames.append(pd.DataFrame(whole)[reachable])
         return pd.concat(frames, ignore_index=True)
 
-    def _measure_missed(
+    def _complete_values(
         self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, before: Metrics, changed: Sequence[Metrics]
     ) -> tuple[Metrics, list[Metrics]]:
         """Measure pairs again with all positions, if a metric function read one that was not kept in some cell of theirs."""

@@ -66,7 +66,7 @@ def tokens_to_append(metric: "str | LogitMetric", answer: Tokens, wrong: Tokens)
 
 @dataclass(frozen=True)
 class UnpatchedReads:
-    """What a metric function reads on unpatched logits.
+    """Reads of a metric function on unpatched logits.
 
     Attributes:
         reads: Reads on the logits of the patched prompt, and on those of its source if it is as long.
@@ -184,7 +184,7 @@ class MetricReading:
             reads.append(found.reads)
             known |= {(i, position): logits for position, logits in found.logits.items()}
         values = partial(metric_values, metric, pair_ids)
-        return FunctionReader.planned(self.name, values, calls, reads, unpatched=known.get)
+        return FunctionReader.of_reads(self.name, values, calls, reads, unpatched=known.get)
 
 
 def metric_values(metric: LogitMetric, pair_ids: Sequence[str], number: int, logits: Float[Tensor, "1 pos d_vocab"]) -> Tensor:
@@ -194,7 +194,7 @@ def metric_values(metric: LogitMetric, pair_ids: Sequence[str], number: int, log
         metric: Logits [1 pos d_vocab] -> a scalar or [1], as a tensor, NumPy value or number.
         pair_ids: Pair of each prompt.
         number: Number of the prompt.
-        logits: Its logits.
+        logits: Logits of the prompt.
 
     Raises:
         InputError: If the function raises, or its value is not finite.
