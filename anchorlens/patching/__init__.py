@@ -6,8 +6,14 @@
 - any other setter, and every call that the cone engine cannot serve, runs one full forward pass per cell, as in TransformerLens; a
   warning gives the reason.
 
-Values that are patched in come from the given ``clean_cache``, also where it was edited by hand. Differences from TransformerLens:
-no gradient flows through the result, and a cell whose clean and corrupted activations agree within 1e-5 has the corrupted value.
+The metric may be any function of the logits: what it reads is observed at every call. Values that are patched in come from the given
+``clean_cache``, also where it was edited by hand. No gradient flows through the result.
+
+Example:
+    >>> from anchorlens import patching
+    >>> _, cache = model.run_with_cache(clean)  # doctest: +SKIP
+    >>> accuracy = lambda logits: (logits[:, -1].argmax(-1) == answer).float().mean()  # doctest: +SKIP
+    >>> patching.get_act_patch_resid_pre(model, corrupted, cache, accuracy)  # [layer pos]  # doctest: +SKIP
 """
 
 from anchorlens.patching.functions import (

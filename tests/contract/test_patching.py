@@ -55,6 +55,28 @@ def test_results_are_those_of_transformer_lens(name, family):
     close(*both(name, family, mean_logit))
 
 
+def rank(logits):
+    return (logits[:, -1] > logits[:, -1, 7:8]).sum().float()
+
+
+def peak(logits):
+    return logits[..., 11].max()
+
+
+def writes(logits):
+    logits[..., 7] = -1e9
+    logits[:, -1] -= logits[:, -1].mean(-1, keepdim=True)
+    return logits[:, -1].log_softmax(-1)[:, 5].mean()
+
+
+@pytest.mark.parametrize("metric", [rank, peak, writes], ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"]))
+@pytest.mark.parametrize("name", ["resid_pre", "mlp_out", "attn_head_k_by_pos", "attn_head_pattern_all_pos"])
+def test_metrics_that_move_in_steps_or_write_into_the_logits(name, family, metric):
+    found, wanted = both(f"get_act_patch_{name}", family, metric)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
 @needs_result
 @pytest.mark.parametrize(
     "name", ["get_act_patch_resid_pre", "get_act_patch_attn_head_k_by_pos", "get_act_patch_attn_head_by_pos_every"]

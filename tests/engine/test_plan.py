@@ -36,7 +36,6 @@ def test_more_of_anything_needs_more_memory(tiny_model):
         "reads": cone.pass_bytes(replace(size, reads=4000), 3),
     }
     assert {name for name, need in more.items() if need <= one} == set()
-    assert one > 4 * 2**20
 
 
 def test_lanes_join_where_their_window_begins():

@@ -29,11 +29,17 @@ def second_last(logits):
     return logits[0, -1, 3] - logits[0, -2, 5]
 
 
+def rank(logits):
+    """A metric that moves in steps and reads all positions."""
+    return (logits[0].amax(0) > logits[0, -1, 3]).sum()
+
+
 CASES = [
     {},
     {"by": "segment", "metric": "prob", "direction": "noising", "window": 2},
     {"by": "head", "site": "z", "metric": "kl"},
     {"by": "layer", "metric": second_last, "site": "attn_out"},
+    {"by": "layer", "metric": rank, "site": "mlp_out"},
 ]
 
 
@@ -147,9 +153,10 @@ def test_verification_finds_a_changed_value(tmp_path, monkeypatch, tiny_model, d
     assert cells.status == "mismatch" and "by 0.02 logit (allowed" in cells.detail
 
 
-def test_jobs_and_resume_give_the_samples_of_one_sweep(small_shards, tmp_path, tiny_model):
+@pytest.mark.parametrize("metric", ["kl", rank])
+def test_jobs_and_resume_give_the_samples_of_one_sweep(small_shards, tmp_path, tiny_model, metric):
     model, data, out = tiny_model("gpt2"), load_pairs(MANY), tmp_path / "run"
-    options = {**OPTIONS, "metric": "kl", "by": "segment"}
+    options = {**OPTIONS, "metric": metric, "by": "segment"}
     whole = patch_sweep(model, data, **options)
     status = patch_sweep(model, data, batch_size=3, out=out, job="1/2", **options)
     (part,) = status.sweeps
