@@ -65,7 +65,8 @@ class ConeEngine(Engine):
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
-        return self.run_swap_batches([(batch, layers)], site=site, window=window, on_progress=on_progress)[0]
+        before, after = self.run_swap_batches([(batch, layers)], site=site, window=window, on_progress=on_progress)[0]
+        return _without_evidence(before), [_without_evidence(one) for one in after]
 
     def run_swap_batches(
         self, batches: Sequence[tuple[SwapBatch, Sequence[int]]], *, site: SiteLike, window: int,
@@ -196,3 +197,7 @@ class ConeEngine(Engine):
             return cached if shared else None, []
         extension = Pass(self.adapter, Layout.clean([ids[:length]], shared), Lanes.of([]), cached, read_sites={}, keep=True)
         return extension.new_prefix, [extension]
+
+
+def _without_evidence(metrics: Metrics) -> Metrics:
+    return Metrics({name: values for name, values in metrics.values.items() if name != LANDED})

@@ -231,7 +231,8 @@ class _Unembedded:
         # Logits of the first cell, which is the unpatched one in the cone engine.
         self._first: Tensor | None = None
         self._unpatched, self._first_known = reader.unpatched, 1 if reader.is_first_measured else 0
-        self._is_unpatched = (cells == cells[0]).all(-1).tolist() if reader.unpatched is not None else []
+        # Cells whose states were compared with those of the first cell, and which are equal.
+        self._compared, self._is_unpatched = range(0), list[list[bool]]()
 
     def rows(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_vocab"]:
         """Return the logits of places over the whole vocabulary."""
@@ -251,8 +252,12 @@ class _Unembedded:
         """Return logits in which those of unpatched states are the model's own."""
         if self._unpatched is None or cell < self._first_known:
             return logits
+        if cell not in self._compared:
+            self._compared = some = range(cell, min(len(self._cells), cell + _ROWS))
+            self._is_unpatched = (self._cells[some.start : some.stop] == self._cells[0]).all(-1).tolist()
+        is_unpatched = self._is_unpatched[cell - self._compared.start]
         for i, place in enumerate(places):
-            known = self._unpatched(place) if self._is_unpatched[cell][self.number[place]] else None
+            known = self._unpatched(place) if is_unpatched[self.number[place]] else None
             if known is not None:
                 logits[i] = known[tokens]
         return logits

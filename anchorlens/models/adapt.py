@@ -2,21 +2,11 @@
 
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.backend import is_bridge, is_hooked
+from anchorlens.models.backend import LensModel, is_bridge, is_hooked
 
 
 def adapt(model: object) -> Adapter:
     """Return the adapter of a HookedTransformer or TransformerBridge; raise InputError for other objects."""
-    adapter = _adapter_of(model)
-    if adapter.device.type == "meta":
-        raise InputError(
-            "model: its weights are on the meta device, which has shapes but no numbers. Load the weights onto a CPU or GPU first.",
-            argument="model",
-        )
-    return adapter
-
-
-def _adapter_of(model: object) -> Adapter:
     if is_hooked(model):
         from anchorlens.models.hooked.adapter import HookedAdapter
 
@@ -30,3 +20,12 @@ def _adapter_of(model: object) -> Adapter:
         "Load it with al.load_model(...).",
         argument="model",
     )
+
+
+def check_has_numbers(model: LensModel) -> None:
+    """Raise InputError if the weights of a model are on the meta device."""
+    if adapt(model).device.type == "meta":
+        raise InputError(
+            "model: its weights are on the meta device, which has shapes but no numbers. Load the weights onto a CPU or GPU first.",
+            argument="model",
+        )

@@ -17,8 +17,8 @@ from tqdm.auto import tqdm
 from anchorlens.display import short_repr
 from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.backend import LensModel, act_name, is_lens_model, patching_result_class
+from anchorlens.models.adapt import check_has_numbers
+from anchorlens.models.backend import LensModel, act_name, patching_result_class
 from anchorlens.patching.cone_grid import find_obstacle, measure_grid
 from anchorlens.patching.metric_state import is_same_state, state_of
 from anchorlens.patching.setters import Cache, PatchSetter, make_df_from_ranges
@@ -75,8 +75,7 @@ def generic_activation_patch(
     """
     # A compiled model computes what its original does; hooks are attached to that one, as TransformerLens does.
     model = getattr(model, "_orig_mod", model)
-    if not is_lens_model(model):
-        adapt(model)  # raises InputError
+    check_has_numbers(model)
     if not isinstance(corrupted_tokens, Tensor):
         raise InputError(
             f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids [batch pos], such as "

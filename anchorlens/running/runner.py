@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
-from anchorlens.models.adapt import adapt
+from anchorlens.models.adapt import adapt, check_has_numbers
 from anchorlens.models.card import model_card
 from anchorlens.models.load import as_lens_model
 from anchorlens.models.memory import fix_free_memory, free_memory
@@ -165,7 +165,9 @@ class LocalRunner(Runner):
     ) -> None:
         self._protocol, self._data, self._spec, self._command = protocol, data, spec, command or command_line()
         with _tables_on_cpu():
-            self._adapter = adapt(as_lens_model(model))
+            lens_model = as_lens_model(model)
+            check_has_numbers(lens_model)
+            self._adapter = adapt(lens_model)
             self.free = free_memory(self._adapter.devices)
 
     @property
