@@ -117,7 +117,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
 @pytest.mark.parametrize("family", fast(["llama"], FAMILIES))
 def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
-    for n_rows, metric in ((1, softmax), (2, everything), (2, rank), (1, peak), (2, writes)):
+    for n_rows, metric in ((1, peak), (2, everything), (2, writes)):
         clean, corrupted = prompts(n_rows, length=4)
         assert compare(function, model, corrupted, cached(model, clean), metric)[2] < 1e-4, metric.__name__
 
