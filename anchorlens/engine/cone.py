@@ -22,7 +22,8 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.head_patches import as_output_patches, output_evidence
+from anchorlens.engine.expected_evidence import expected_evidence
+from anchorlens.engine.head_patches import as_output_patches
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
@@ -65,8 +66,7 @@ class ConeEngine(Engine):
     def run_swaps(
         self, batch: SwapBatch, *, site: SiteLike, layers: Sequence[int], window: int, on_progress: OnProgress = no_progress
     ) -> tuple[Metrics, list[Metrics]]:
-        before, after = self.run_swap_batches([(batch, layers)], site=site, window=window, on_progress=on_progress)[0]
-        return _without_evidence(before), [_without_evidence(one) for one in after]
+        return self.run_swap_batches([(batch, layers)], site=site, window=window, on_progress=on_progress)[0]
 
     def run_swap_batches(
         self, batches: Sequence[tuple[SwapBatch, Sequence[int]]], *, site: SiteLike, window: int,
@@ -74,8 +74,8 @@ class ConeEngine(Engine):
     ) -> list[tuple[Metrics, list[Metrics]]]:  # fmt: skip
         """Run several batches, each with its layers, through the blocks together: weights are read from memory once.
 
-        All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps` of each batch, with the metric
-        :data:`LANDED`, [*cells 1]: evidence of what was patched (:mod:`anchorlens.engine.landing`).
+        All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps` of each batch. Its metric
+        :data:`LANDED`, [*cells 1], is evidence of what was patched (:mod:`anchorlens.engine.landing`).
         """
         n_heads, known = 1, list[Float[Tensor, "swap layer"]]()
         if site in HEAD_SITES:
@@ -103,8 +103,9 @@ class ConeEngine(Engine):
             if known:
                 # Evidence of the site itself; that of the heads' outputs is compared with what they should be.
                 for swap, one, own in zip(batch.swaps, after, known[number], strict=True):
-                    should = output_evidence(self.adapter, batch, swap)[list(layers), None]
-                    one.values[LANDED].add_(own[list(layers), None] - should)
+                    assert swap.streams is not None  # patches of z have them
+                    should = expected_evidence(self.adapter, batch, swap, swap.streams, "z").total
+                    one.values[LANDED].add_((own - should)[list(layers), None])
             out.append((metrics.map(lambda value: value[0]), after))
         return out
 
@@ -197,7 +198,3 @@ class ConeEngine(Engine):
             return cached if shared else None, []
         extension = Pass(self.adapter, Layout.clean([ids[:length]], shared), Lanes.of([]), cached, read_sites={}, keep=True)
         return extension.new_prefix, [extension]
-
-
-def _without_evidence(metrics: Metrics) -> Metrics:
-    return Metrics({name: values for name, values in metrics.values.items() if name != LANDED})

@@ -52,26 +52,6 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
     return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
 
 
-def output_evidence(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap) -> Float[Tensor, "layer"]:
-    """Return the evidence that patches of z should leave: those before the last read of a row, in the last layer at reads only."""
-    reads = set(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
-    ends = [1 + max((position for i, position in reads if i == row), default=-1) for row in range(len(batch.tokens.ids))]
-    row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
-    position = swap.slots.positions[row, slot]
-    before_end = position < torch.tensor(ends)[row]
-    row, slot, position = row[before_end], slot[before_end], position[before_end]
-    is_read = torch.tensor([place in reads for place in zip(row.tolist(), position.tolist(), strict=True)], dtype=torch.bool)
-    out: list[Tensor] = []
-    assert swap.streams is not None  # patches of z have them
-    heads = range(adapter.shape.n_heads) if swap.heads is None else swap.heads
-    for layer, values in enumerate(swap.streams):
-        by_head = values[row, slot].unflatten(-1, (adapter.shape.n_heads, -1))
-        by_row = [project(by_head[:, head], by_head.device) * code(layer, row, position, head, by_head.device) for head in heads]
-        terms = torch.stack(by_row).sum(0)
-        out.append(terms.sum() if layer < adapter.n_layers - 1 else terms[is_read].sum())
-    return torch.stack(out).double().cpu()
-
-
 def _output_patch(
     adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, site: str, z: Float[Tensor, "layer example pos all"], *, mixed: bool
 ) -> AnchorSwap:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from anchorlens.engine.cone_attention import on
 
-# Largest relative difference of two sums of the same numbers, in float64 and in float32 (Apple's GPUs).
-_ROUNDING, _ROUNDING_32 = 1e-9, 1e-4
+
+def evidence_rounding(device: torch.device) -> float:
+    """Return the largest relative difference of two sums of the same numbers, in the dtype of evidence on a device."""
+    return 1e-9 if evidence_dtype(device) is torch.float64 else 1e-4
 
 
 def evidence_dtype(device: torch.device) -> torch.dtype:
@@ -35,11 +37,11 @@ def project(values: Float[Tensor, "*entry width"], device: torch.device) -> Floa
 
 def code(
     layer: int,
-    row: Int[Tensor, "*entry"],
-    position: Int[Tensor, "*entry"],
-    head: "Int[Tensor, '*entry'] | int",
+    row: Int[Tensor, "*#entry"],
+    position: Int[Tensor, "*#entry"],
+    head: "Int[Tensor, '*#entry'] | int",
     device: torch.device,
-) -> Float[Tensor, "*entry"]:
+) -> Float[Tensor, "*#entry"]:
     """Return a number in [1, 2) for each place, from indices on the CPU; places of one model have different ones.
 
     The multipliers are irrational, so that no two sums of small whole numbers differ by a whole number.
@@ -49,9 +51,8 @@ def code(
     return on(device, (1.0 + mixed.frac()).to(evidence_dtype(device)))
 
 
-def is_same_evidence(found: float, expected: float, size: float, device: torch.device) -> bool:
-    """Return whether two sums of numbers of a size agree; NaN equals NaN, because a cache may hold it."""
+def is_same_evidence(found: float, expected: float, allowed: float) -> bool:
+    """Return whether two sums differ by at most ``allowed``; NaN equals NaN, because a cache may hold it."""
     if found != found or expected != expected:
         return found != found and expected != expected
-    rounding = _ROUNDING if evidence_dtype(device) is torch.float64 else _ROUNDING_32
-    return found == expected or abs(found - expected) <= rounding * size
+    return found == expected or abs(found - expected) <= allowed

@@ -119,7 +119,7 @@ class ReferenceEngine(Engine):
                     direction = swap.directions.get(int(row[i]))
                     if direction is not None:
                         own = before[clean[row[i]], target[i], heads]
-                        new[n] = _split(_move(own.flatten(), new[n].flatten(), direction[slot[i]]), len(own))
+                        new[n] = _split(move(own.flatten(), new[n].flatten(), direction[slot[i]]), len(own))
                 after[changed[row[of]], target[of], heads] = new
                 return out
 
@@ -232,7 +232,7 @@ def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[Sl
     return [swap.streams if swap.streams is not None and swap.source is None else next(captured) for swap in batch.swaps]
 
 
-def _move(
+def move(
     base: Float[Tensor, "*slot d_model"], donor: Float[Tensor, "*slot d_model"], direction: Float[Tensor, "*slot d_model"]
 ) -> Float[Tensor, "*slot d_model"]:
     """Return ``base`` moved along unit directions, as far as it lies from ``donor``."""
@@ -261,7 +261,7 @@ def _in_directions(adapter: Adapter, tokens: TokenBatch, site: SiteLike, swap: A
         n = len(directions)
         moved, base, other = (_split(each[:, i, :n], n_heads)[:, :, heads] for each in (streams, own, donor))
         at_layers = repeat(directions, "slot width -> layer slot width", layer=len(own))
-        new = _move(base.flatten(-2), other.flatten(-2), at_layers)
+        new = move(base.flatten(-2), other.flatten(-2), at_layers)
         moved.copy_(_split(new, moved.shape[2]))
     return streams
 

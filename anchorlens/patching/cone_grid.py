@@ -17,8 +17,9 @@ from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import LANDED, ConeEngine
 from anchorlens.engine.cost import SLACK, PassSize, out_of_memory
+from anchorlens.engine.expected_evidence import expected_evidence
 from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
-from anchorlens.engine.landing import code, is_same_evidence, project
+from anchorlens.engine.landing import evidence_rounding, is_same_evidence
 from anchorlens.engine.observed_logits import Logits, observe, union_of_reads
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.reference import by_head
@@ -154,41 +155,6 @@ class _Grid:
             streams[..., at["head"], at["key"]] = entry
         heads = range(at["head"], at["head"] + 1) if "head" in at else None
         return AnchorSwap(str(place), "none", slots, streams=streams.flatten(-2), heads=heads)
-
-    @cached_property
-    def _evidence(self) -> Float[Tensor, "layer batch pos head"]:
-        """Evidence of each clean activation, alone."""
-        n_layers, n_rows, n_pos, n_heads, _ = self.clean.shape
-        row, position, head = torch.meshgrid(torch.arange(n_rows), torch.arange(n_pos), torch.arange(n_heads), indexing="ij")
-        device = self.clean.device
-        terms = [project(self.clean[layer], device) * code(layer, row, position, head, device) for layer in range(n_layers)]
-        return torch.stack(terms).double().cpu()
-
-    def evidence(self, layer: int, place: Index, reads: Sequence[int]) -> tuple[float, float]:
-        """Return what a patch should leave as evidence, and the size of its terms.
-
-        Args:
-            layer: Patched layer.
-            place: Index after the layer.
-            reads: Positions whose states are kept. Of sites behind the keys and values, nothing is written behind the last of them,
-                and in the last layer at no other position.
-        """
-        at, n_pos = self.at(place), self.clean.shape[2]
-        positions = [at["pos"]] if "pos" in at else list(range(self.first(place), n_pos))
-        if self.site not in ("q", "k", "v", "pattern"):
-            positions = [p for p in positions if p <= max(reads)]
-            if self.site != "resid_pre" and layer == self.adapter.n_layers - 1:
-                positions = [p for p in positions if p in set(reads)]
-        heads = [at["head"]] if "head" in at else slice(None)
-        if "key" in at:
-            row = torch.arange(self.clean.shape[1])
-            (position,) = positions
-            values = self.own[layer, :, position, at["head"]].clone()
-            values[:, at["key"]] = self.clean[layer, :, position, at["head"], at["key"]]
-            terms = project(values, values.device) * code(layer, row, torch.full_like(row, position), at["head"], values.device)
-        else:
-            terms = self._evidence[layer][:, positions][:, :, heads]
-        return float(terms.sum()), float(terms.abs().sum())
 
 
 @dataclass(frozen=True)
@@ -375,23 +341,27 @@ class _Passes:
         reader = self._reader.everywhere() if everywhere else self._reader
         if not cells or not len(reader.position):
             return
-        wanted, reads = set(cells), sorted(set(reader.position.tolist()))
-        end, device = reads[-1] + 1, self._engine.adapter.device
+        wanted = set(cells)
+        end = int(reader.position.max()) + 1
+        rounding = evidence_rounding(self._engine.adapter.device)
         budget = free_memory(self._engine.adapter.devices) // 2
         for some in _join(_plan_jobs(self._engine, self._grid, reader, cells, end, budget), budget):
             batches = [(SwapBatch(self._grid.tokens, reader, tuple(map(self._grid.swap, job.places))), job.layers) for job in some]
             results = self._engine.run_swap_batches(batches, site=self._grid.site, window=1)
-            for job, (alone, of_places) in zip(some, results, strict=True):
+            for job, (batch, _), (alone, of_places) in zip(some, batches, results, strict=True):
                 if not alone.values[MISSED].any():
                     self._unpatched.append(alone.values["value"])
-                for place, of_layers in zip(job.places, of_places, strict=True):
+                for place, swap, of_layers in zip(job.places, batch.swaps, of_places, strict=True):
                     found = of_layers.values
+                    assert swap.streams is not None  # those of the clean cache
+                    expected = expected_evidence(self._engine.adapter, batch, swap, swap.streams, self._grid.site)
                     parts = zip(job.layers, found["value"], found[MISSED], found[LANDED].tolist(), strict=True)
                     for layer, value, missed, (landed,) in parts:
                         cell = (layer, *place)
                         if cell not in wanted:
                             continue
-                        if not is_same_evidence(landed, *self._grid.evidence(layer, place, reads), device):
+                        total, size = expected.of_window([layer])
+                        if not is_same_evidence(landed, total, rounding * size):
                             raise _NotMeasured(f"the patch of {cell} was not written as the setter would write it")
                         if missed.any():
                             self.missed.append(cell)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 
@@ -189,4 +191,13 @@ class StepMetrics(Protocol):
         ...
 
 
-__all__ = ["Measurement", "OnWork", "Plan", "Recheckable", "StepMetrics", "SweepContext", "SweepInputs", "Unit"]
+@runtime_checkable
+class KnownCells(Protocol):
+    """Interface of a measurement in which the values of some cells follow by construction."""
+
+    def known_values(self, inputs: Any, spec: Any, samples: pd.DataFrame) -> npt.NDArray[np.float64]:
+        """Return the value after the intervention where it is known beforehand; NaN elsewhere."""
+        ...
+
+
+__all__ = ["KnownCells", "Measurement", "OnWork", "Plan", "Recheckable", "StepMetrics", "SweepContext", "SweepInputs", "Unit"]

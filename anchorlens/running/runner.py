@@ -205,7 +205,7 @@ class LocalRunner(Runner):
             self._fit(bar)
             units, memory = self._plan.shards[number], self._plan.memory
             splits, frames = memory.splits, []
-            notes: dict[str, Any] = {"first": 0, "gaps": [], "checked": 0, "inputs": self._inputs}
+            notes: dict[str, Any] = {"first": 0, "gaps": [], "checked": 0, "known": 0, "inputs": self._inputs}
             self._engine.reset(self._context.prefix)
             for unit in units:
                 frames.append(self._unit(unit, bar))
@@ -214,7 +214,7 @@ class LocalRunner(Runner):
                     bar.enter("checks")
                     checker.check_first(frames[0], alone=len(self._plan.units) == 1)
                     bar.enter("")
-                    notes |= {"first": len(frames[0]), "gaps": list(checker.gaps), "checked": checker.cells}
+                    notes |= {"first": len(frames[0]), "gaps": list(checker.gaps), "checked": checker.cells, "known": checker.known}
             frames = [frame for frame in frames if len(frame)]
             whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
             return whole, notes | {"splits": memory.splits - splits, "work": sum(unit.work for unit in units)}
@@ -229,6 +229,7 @@ class LocalRunner(Runner):
                 splits += notes["splits"]
                 checker.gaps += notes["gaps"]
                 checker.cells += notes["checked"]
+                checker.known += notes["known"]
                 if notes["inputs"] != self._inputs:
                     raise RunError(_OTHER_INPUTS)
             frames = [frame for frame, _ in shards if len(frame)]

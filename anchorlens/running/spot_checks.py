@@ -1,4 +1,4 @@
-"""Spot checks: random cells measured again by the reference engine, and the noise floor.
+"""Checks of a sweep: random cells measured again by the reference engine, cells whose value is known, and the noise floor.
 
 Cells of the first batch are checked at once, so that a wrong engine stops the sweep early. Cells of other batches are checked at the
 end. The noise floor is the largest difference of a ΔP.
@@ -19,7 +19,7 @@ from anchorlens.engine.metrics import METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import CheckError
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.base import Measurement, Recheckable, StepMetrics
+from anchorlens.protocols.base import KnownCells, Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.planning import CHECK_ROWS
 from anchorlens.protocols.specification import Specification
 from anchorlens.runs.schema import CELL, POINTS, leading_metric
@@ -43,6 +43,7 @@ class SpotChecker:
         n_checks: Number of cells to check.
         gaps: Absolute differences of ΔP of the checked cells, in their unit.
         cells: Number of drawn cells.
+        known: Number of cells whose value follows by construction, which were compared with it.
         failed: Descriptions of differences larger than the tolerance.
     """
 
@@ -54,6 +55,7 @@ class SpotChecker:
     n_checks: int
     gaps: list[float] = field(default_factory=list)
     cells: int = 0
+    known: int = 0
     failed: list[str] = field(default_factory=list)
 
     def check_first(self, samples: pd.DataFrame, *, alone: bool) -> None:
@@ -71,7 +73,7 @@ class SpotChecker:
         self._check(samples, self.n_checks // 2, "rest")
         if self.failed:
             warn(
-                f"engine='cone': {len(self.failed)} of {self.cells} checked cells differ from the reference engine, by "
+                f"engine='cone': {len(self.failed)} of {self.cells + self.known} checked cells differ from the reference engine, by "
                 f"{self.failed[0]}. The run is kept and marked (checks.failed in run.json). Repeat it with engine='reference'."
             )
 
@@ -82,15 +84,29 @@ class SpotChecker:
         self.cells += len(cells)
         adapter = self.engine.adapter
         unit = str(samples["unit"].iloc[0]) if "unit" in samples else POINTS
+        scale = 100.0 if unit == POINTS else 1.0
         allowed, reference = tolerance(adapter, unit, samples), ReferenceEngine(adapter)
         both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
-            if self.engine.name == reference.name or gap <= allowed:
-                continue
-            if not self._is_rounding(unit, cell, allowed):  # NaN too
-                self.failed.append(f"{gap:.2g} {unit.removeprefix('percentage ')} (allowed: {allowed:.2g}) at {format_cell(cell)}")
+            before = scale * abs(cell["value_before"] - cell["value_before_again"])
+            self._compare(unit, cell, float(np.maximum(gap, before)), allowed)
+        if not isinstance(self.protocol, KnownCells):
+            return
+        known = self.protocol.known_values(self.ready, self.spec, samples)
+        is_known = ~np.isnan(known)
+        self.known += int(is_known.sum())
+        gaps = scale * np.abs(samples["value_after"].to_numpy(dtype=float) - known)
+        for number in np.flatnonzero(is_known & ~(gaps <= allowed)):
+            self._compare(unit, samples.iloc[number].to_dict(), float(gaps[number]), allowed)
+
+    def _compare(self, unit: str, cell: Mapping[Any, Any], gap: float, allowed: float) -> None:
+        """Note a cell whose value differs by more than is allowed, in the cone engine."""
+        if self.engine.name == ReferenceEngine.name or gap <= allowed:
+            return
+        if not self._is_rounding(unit, cell, allowed):  # NaN too
+            self.failed.append(f"{gap:.2g} {unit.removeprefix('percentage ')} (allowed: {allowed:.2g}) at {format_cell(cell)}")
 
     def _is_rounding(self, unit: str, cell: Mapping[Any, Any], allowed: float) -> bool:
         """Return whether a user's metric moved in a step, while the engines agree in the logits that it reads."""
@@ -104,7 +120,8 @@ class SpotChecker:
         largest = max(self.gaps, default=None)
         return {
             "checks": {
-                "cells": self.cells if checked else 0, "largest_difference": largest if checked else None, "failed": self.failed,
+                "cells": self.cells if checked else 0, "known": self.known if checked else 0,
+                "largest_difference": largest if checked else None, "failed": self.failed,
             },
             "noise": {"floor": largest, "cells": len(self.gaps)},
         }  # fmt: skip

@@ -82,7 +82,7 @@ class OtherPositions:
 
     where = None
 
-    def __init__(self, reader: FunctionReader, step: int) -> None:
+    def __init__(self, reader: Any, step: int) -> None:
         self.reader, self.row = reader, reader.row
         self.position = (reader.position + step).clamp(min=0)
 
@@ -176,29 +176,35 @@ def try_fault(number: int, models: dict[str, Any]) -> tuple[str, str, float]:
     return kind, "found" if is_told and is_right else "missed", share
 
 
-def run_faults(count: int, families: tuple[str, ...] = ("gpt2", "llama", "gemma2")) -> Counter[tuple[str, str]]:
-    """Inject faults until ``count`` were large enough; return the outcomes by kind."""
+def count_outcomes(count: int, attempt: Callable[[int], tuple[str, str, float]]) -> Counter[tuple[str, str]]:
+    """Try faults by their numbers until ``count`` were large enough; return the outcomes by kind."""
     out: Counter[tuple[str, str]] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        models = {name: load_model(str(save_tiny(name, Path(folder) / name)), device="cpu") for name in families}
-        number = 0
-        while sum(n for (_, outcome), n in out.items() if outcome != "too small") < count:
-            kind, outcome, share = try_fault(number, models)
-            if outcome == "missed":
-                print(f"missed: {number}, {kind}, {share:.0%} of the cells", file=sys.stderr)  # noqa: T201
-            out[kind, outcome] += 1
-            number += 1
+    number = 0
+    while sum(n for (_, outcome), n in out.items() if outcome != "too small") < count:
+        kind, outcome, share = attempt(number)
+        if outcome == "missed":
+            print(f"missed: {number}, {kind}, {share:.0%} of the cells", file=sys.stderr)  # noqa: T201
+        out[kind, outcome] += 1
+        number += 1
     return out
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_faults(count: int, families: tuple[str, ...] = ("gpt2", "llama", "gemma2")) -> Counter[tuple[str, str]]:
+    """Inject faults until ``count`` were large enough; return the outcomes by kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        models = {name: load_model(str(save_tiny(name, Path(folder) / name)), device="cpu") for name in families}
+        return count_outcomes(count, lambda number: try_fault(number, models))
+
+
+def command(run: Callable[[int], Counter[tuple[str, str]]], description: "str | None") -> None:
+    """Run the command line of a module of faults."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("count", type=int, help="number of faults that change at least 2 %% of the cells")
-    found = run_faults(parser.parse_args().count)
+    found = run(parser.parse_args().count)
     print("| fault | found | missed | too small to count |\n|---|---:|---:|---:|")  # noqa: T201
     for kind in KINDS:
         print(f"| {kind} | {found[kind, 'found']} | {found[kind, 'missed']} | {found[kind, 'too small']} |")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    command(run_faults, __doc__)

@@ -197,7 +197,7 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
     np.testing.assert_allclose(ours.loc[theirs.index, columns], theirs[columns], atol=1e-5 if name == "swap" else 1e-9)
     assert np.isnan(sweep.noise_floor)
     assert sweep.curves(all_columns=True)["noise_floor"].isna().all()
-    assert sweep.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
+    assert sweep.record["checks"] == {"cells": 0, "known": 0, "largest_difference": None, "failed": []}
     if given:
         with pytest.raises(InputError, match="^probe_site='mlp_out': the probes read resid_post"):
             spec_of(name, probe_site="mlp_out", **given)

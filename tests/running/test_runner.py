@@ -141,7 +141,7 @@ def test_a_measurement_that_is_not_recheckable_runs_without_spot_checks(tiny_mod
     spec = Own(**OPTIONS, n_spot_checks=8, batch_size=2, on_plan=plans.append)
     with pytest.warns(UserWarning, match="Memory ran out"):
         result = run(measurement, tiny_model("llama"), capitals(6), spec)
-    assert result.record["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
+    assert result.record["checks"] == {"cells": 0, "known": 0, "largest_difference": None, "failed": []}
     assert result.record["noise"] == {"floor": None, "cells": 0}
     assert np.isnan(result.noise_floor)
     assert result.record["plan"]["split"] == len(plans[0].batch_sizes)

@@ -39,7 +39,7 @@ def test_an_engine_that_is_wrong_is_stopped_after_its_first_batch(tiny_model, mo
     for part in ("example ", "donor ", "anchor ", "layer ", "stopped after its first batch", "engine='reference'"):
         assert part in message
     unchecked = sweep(tiny_model("llama"), n_spot_checks=0).record
-    assert unchecked["checks"] == {"cells": 0, "largest_difference": None, "failed": []}
+    assert unchecked["checks"] == {"cells": 0, "known": 0, "largest_difference": None, "failed": []}
     assert unchecked["noise"] == {"floor": None, "cells": 0}
 
 

@@ -13,15 +13,18 @@ from typing_extensions import override
 
 from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.agreement import differs_by_rounding
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.function_reader import MISSED, FunctionReader
-from anchorlens.engine.patches import SwapBatch
+from anchorlens.engine.patches import OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Plan, SpecT
 from anchorlens.protocols.pair_sweep.batching import Batch, plan_swaps
 from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Pair, Placement, build_batch
+from anchorlens.protocols.pair_sweep.write_check import check_writes
 from anchorlens.runs.schema import CELL, P
 from anchorlens.warn import warn
 
@@ -53,6 +56,10 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
     def window(self, spec: SpecT) -> int:  # noqa: ARG002
         """Return the number of layers patched together."""
         return 1
+
+    def checks_writes(self, spec: SpecT) -> bool:  # noqa: ARG002
+        """Return whether what the cone engine writes is compared with full forward passes of the sources."""
+        return False
 
     def make_streams(self, inputs: InputsT, spec: SpecT) -> MakeStreams | None:  # noqa: ARG002
         """Return the function that makes the streams of a batch; None for those of the sources."""
@@ -86,11 +93,8 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
     @override
     def measure(self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, on_work: OnWork) -> pd.DataFrame:
         pairs, layers, metric = unit.pairs, np.asarray(unit.layers), self.metric(inputs, spec)
-        reader = self.reader(engine.adapter, inputs, pairs)
-        before, changed = engine.run_swaps(
-            self._batch(engine, inputs, spec, pairs, reader), site=spec.site, layers=unit.layers, window=self.window(spec),
-            on_progress=lambda share: on_work(share * unit.work),
-        )  # fmt: skip
+        batch = self._batch(engine, inputs, spec, pairs, self.reader(engine.adapter, inputs, pairs))
+        before, changed = self._run(engine, spec, batch, unit.layers, lambda share: on_work(share * unit.work))
         if MISSED in before.values:
             before, changed = self._complete_values(engine, inputs, spec, unit, before, changed)
         shape = len(layers), len(pairs)
@@ -109,6 +113,20 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
             frames.append(pd.DataFrame(whole)[reachable])
         return pd.concat(frames, ignore_index=True)
+
+    def _run(
+        self, engine: Engine, spec: Any, batch: SwapBatch, layers: Sequence[int], on_progress: OnProgress = no_progress
+    ) -> tuple[Metrics, list[Metrics]]:
+        """Run the patches of a batch, and check what was written if the specification asks for it."""
+        window = self.window(spec)
+        before, changed = engine.run_swaps(batch, site=spec.site, layers=layers, window=window, on_progress=on_progress)
+        if self.checks_writes(spec) and engine.name == ConeEngine.name:
+            assert batch.donors is not None  # such sweeps have sources
+            adapter = engine.adapter
+            width = max(batch.tokens.ids.shape[1], batch.donors.ids.shape[1])
+            n_rows = rows_per_batch(adapter.shape, adapter.devices, width, None, spec.max_memory)
+            check_writes(adapter, batch, changed, site=spec.site, layers=layers, window=window, n_rows=n_rows)
+        return before, changed
 
     def _complete_values(
         self, engine: Engine, inputs: InputsT, spec: Any, unit: Batch, before: Metrics, changed: Sequence[Metrics]
@@ -140,7 +158,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         place_of = {(place.anchor, place.control): i for i, place in enumerate(unit.pairs[0].placements)}
         for some in plan.batches:
             batch = self._batch(engine, inputs, spec, some.pairs, reader(some.pairs))
-            own_before, own_changed = engine.run_swaps(batch, site=spec.site, layers=some.layers, window=window)
+            own_before, own_changed = self._run(engine, spec, batch, some.layers)
             columns = torch.tensor([column[pair.base.id, pair.donor_id] for pair in some.pairs])
             rows = torch.tensor([unit.layers.index(layer) for layer in some.layers])
             before.values[metric][columns] = own_before.values[metric]

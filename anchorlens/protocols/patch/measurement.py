@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from typing_extensions import override
 
 from anchorlens.engine.engine import Engine
@@ -15,7 +17,7 @@ from anchorlens.protocols.pair_sweep.donor_pairs import Placement
 from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.patch.analysis import ANALYSIS
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
-from anchorlens.protocols.patch.placements import PatchPair, layers_by_construction
+from anchorlens.protocols.patch.placements import SOURCE, PatchPair, values_by_construction
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
 
@@ -51,6 +53,10 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return spec.window
 
     @override
+    def checks_writes(self, spec: Patch) -> bool:
+        return spec.n_spot_checks != 0
+
+    @override
     def reader(self, adapter: Adapter, inputs: PatchInputs, pairs: Sequence[PatchPair]) -> Reader:
         return inputs.reading.reader([pair.target for pair in pairs], [pair.base.id for pair in pairs])
 
@@ -64,19 +70,39 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     ) -> dict[str, Any]:
         reading = inputs.reading
         own = [inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control] for pair in unit.pairs]
-        fixed = [
-            layers_by_construction(spec, pair, place, unit.layers, inputs.n_layers, reading.positions(pair.target, pair.base.id))
-            for pair, place in zip(unit.pairs, own, strict=True)
-        ]
+        fixed = [_known_layers(inputs, spec, pair, place, unit.layers) for pair, place in zip(unit.pairs, own, strict=True)]
         return {
             "position": place.target[0] if spec.by in ("position", "head_position") else None, "head": place.head,
             "unit": reading.unit, "n_patched": [len(one.target) for one in own],
             "by_construction": [[k in layers for layers in fixed] for k in unit.layers],
         }  # fmt: skip
 
+    def known_values(self, inputs: PatchInputs, spec: Patch, samples: pd.DataFrame) -> Array:
+        """Return the value after the patch where it follows by construction; NaN elsewhere."""
+        pairs = {(pair.base.id, pair.donor_id): pair for pair in inputs.pairs}
+        values = np.full(len(samples), np.nan)
+        fixed = samples.assign(number=np.arange(len(samples)))[samples["by_construction"].to_numpy(dtype=bool)]
+        for key, cells in fixed.groupby(["example_id", "donor_id", "anchor", "control"], sort=False):
+            pair, place = pairs[key[:2]], inputs.places[key]
+            known = _known_layers(inputs, spec, pair, place, inputs.layers)
+            assert pair.source is not None  # every pair has two prompts
+            is_alike = inputs.reading.is_named or len(pair.target.ids) == len(pair.source.ids)
+            for number, layer, before in cells[["number", "layer", "value_before"]].itertuples(index=False):
+                if known[layer] == SOURCE:
+                    # A function of all logits has another shape of logits where the prompts have other lengths.
+                    values[number] = (inputs.source_values or {})[pair.base.id] if is_alike else np.nan
+                else:
+                    values[number] = before
+        return values
+
     def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
         """Rebuild the pairs from a run directory."""
         return restore_patch(adapter, spec, stored)
+
+
+def _known_layers(inputs: PatchInputs, spec: Patch, pair: PatchPair, place: Placement, layers: Sequence[int]) -> dict[int, str]:
+    reads = inputs.reading.positions(pair.target, pair.base.id)
+    return values_by_construction(spec, pair, place, layers, inputs.n_layers, reads)
 
 
 MEASUREMENT = PatchMeasurement()

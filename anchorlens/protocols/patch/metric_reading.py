@@ -141,6 +141,11 @@ class MetricReading:
         return self.metric if isinstance(self.metric, str) else callable_name(self.metric)
 
     @property
+    def is_named(self) -> bool:
+        """Whether the metric is one of this package, not a function of the user."""
+        return isinstance(self.metric, str)
+
+    @property
     def unit(self) -> str:
         """Unit of the effect."""
         return UNITS.get(self.name, METRIC_UNITS)

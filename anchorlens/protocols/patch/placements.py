@@ -71,10 +71,14 @@ def anchor_order(anchors: Sequence[str]) -> list[str]:
     return sorted(first, key=key)
 
 
-def layers_by_construction(
+UNCHANGED, SOURCE = "unchanged", "source"
+"""Values that follow by construction: that before the patch, and that of the source's own run."""
+
+
+def values_by_construction(
     spec: Patch, pair: PatchPair, place: Placement, layers: Sequence[int], n_layers: int, reads: Sequence[int]
-) -> set[int]:
-    """Return the layers at which the value of a place follows by construction.
+) -> dict[int, str]:
+    """Return the layers at which the value of a place follows by construction, with :data:`UNCHANGED` or :data:`SOURCE`.
 
     - Both prompts have the same tokens up to the last patched position: the patch changes nothing at any layer.
     - The stream into block 0 is patched at equal tokens: nothing changes. At all tokens that differ: the source's run results.
@@ -86,15 +90,18 @@ def layers_by_construction(
     in_place, patched = all(t == s for t, s in places), {*place.target}
     alike = next((i for i, (a, b) in enumerate(zip(target, source, strict=False)) if a != b), min(len(target), len(source)))
     if in_place and max(patched) < alike:
-        return {*layers}
+        return dict.fromkeys(layers, UNCHANGED)
     differ = {p for p, (a, b) in enumerate(zip(target, source, strict=False)) if a != b}
     equal = in_place and not differ & patched
     whole = place.control == "none" and in_place and len(target) == len(source) and differ <= patched
-    fixed: set[int] = set()
+    fixed: dict[int, str] = {}
     for layer in layers:
         changed = window_layers(layer, spec.window, n_layers)
-        first = spec.site == "resid_pre" and 0 in changed and (whole or (equal and changed == range(1)))
-        behind = changed.start == n_layers - 1 and spec.site not in _BEFORE_ATTENTION and not patched & {*reads}
-        final = spec.site == "resid_post" and n_layers - 1 in changed and place.control == "none" and {*reads} <= patched
-        fixed |= {layer} if first or behind or final else set()
+        is_embedding = spec.site == "resid_pre" and 0 in changed
+        is_last = spec.site == "resid_post" and n_layers - 1 in changed
+        is_behind = changed.start == n_layers - 1 and spec.site not in _BEFORE_ATTENTION
+        if (is_embedding and whole) or (is_last and place.control == "none" and {*reads} <= patched):
+            fixed[layer] = SOURCE
+        elif (is_embedding and equal and changed == range(1)) or (is_behind and not patched & {*reads}):
+            fixed[layer] = UNCHANGED
     return fixed

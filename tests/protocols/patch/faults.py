@@ -1,0 +1,148 @@
+"""Faults that are injected below a patch sweep, to see whether its checks find them.
+
+``python -m tests.protocols.patch.faults 300`` injects 300 faults and prints how many were found, by kind. A fault counts if it
+changes at least 2 % of the cells by more than rounding. It acts between the sweep and the engine, on some patches of a batch.
+"""
+
+import random
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.patches import AnchorSwap, SwapBatch
+from anchorlens.errors import CheckError
+from anchorlens.models.load import load_model
+from anchorlens.prompts.batches import pad_rows
+from anchorlens.prompts.load_pairs import load_pairs
+from anchorlens.running.sweeps import patch_sweep
+from tests.models.tiny import save_tiny
+from tests.patching.faults import CHANGE, KINDS, SHARE, OtherPositions, command, count_outcomes, dropped, other_head, shifted
+
+WAYS = [
+    {"by": "position"},
+    {"by": "position", "site": "attn_out"},
+    {"by": "position", "site": "mlp_out", "controls": ("norm_matched",)},
+    {"by": "segment", "site": "resid_mid"},
+    {"by": "layer"},
+    {"by": "head", "site": "z"},
+    {"by": "head_position", "site": "v"},
+    {"by": "head", "site": "q"},
+]
+METRICS: list[Any] = [
+    "logit_diff",
+    "logprob",
+    "kl",
+    lambda logits: logits.log_softmax(-1)[..., 7].mean(),
+    lambda logits: (logits[:, -1] > logits[:, -1, 7, None]).sum().float(),
+]
+
+
+def pairs_of(rng: random.Random) -> list[dict[str, Any]]:
+    """Return pairs of three lengths, whose prompts differ in one or two words."""
+    out: list[dict[str, Any]] = []
+    for number in range(rng.choice((1, 2, 4))):
+        letters = rng.sample("abcdefgh", 6)
+        clean, corrupted = "".join(letters[:2]), "".join(letters[2:4])
+        start = rng.choice(("", "The bag of ", "of "))
+        row = {
+            "id": str(number),
+            "answer": letters[4],
+            "wrong": letters[5],
+            "segments": {"thing": [clean, corrupted], "end": ["is", "is"]},
+        }
+        out.append({**row, "clean": f"{start}{clean} is", "corrupted": f"{start}{corrupted} is"})
+    return out
+
+
+def stale_donors(rng: random.Random, batch: SwapBatch) -> SwapBatch:
+    """The activations of one row come from a source with another token."""
+    assert batch.donors is not None  # those of a patch sweep
+    rows = [ids[: int(n)].tolist() for ids, n in zip(batch.donors.ids, batch.donors.mask.sum(1), strict=True)]
+    row = rng.choice(rows)
+    # The first token acts on all later ones.
+    row[1] += 1 if row[1] < 20 else -1
+    return replace(batch, donors=pad_rows(rows))
+
+
+def inject(kind: str, rng: random.Random, n_heads: int) -> Callable[..., Any]:
+    """Return a faulty ``run_swap_batches``."""
+    right = ConeEngine.run_swap_batches
+    share = rng.choice((0.05, 0.1, 0.3, 1.0))
+
+    def break_swap(swap: AnchorSwap, n_pos: int) -> AnchorSwap:
+        if rng.random() > share:
+            return swap
+        if kind == "shifted position":
+            return shifted(rng, swap, n_pos)
+        if kind == "swapped head" and swap.heads is not None:
+            return other_head(rng, swap, n_heads)
+        return dropped(rng, swap) if kind == "dropped patch" else swap
+
+    def run(self: ConeEngine, batches: list[tuple[SwapBatch, list[int]]], **options: Any) -> Any:
+        made: list[Any] = []
+        for batch, layers in batches:
+            n_pos = batch.tokens.ids.shape[1]
+            broken = replace(batch, swaps=tuple(break_swap(swap, n_pos) for swap in batch.swaps))
+            if kind == "wrong read position":
+                reader: Any = OtherPositions(broken.reader, -1)
+                broken = replace(broken, reader=reader)
+            if kind == "stale cache":
+                broken = stale_donors(rng, broken)
+            off = kind == "layer off by one" and len(layers) > 1
+            made.append((broken, [layers[0], *layers[:-1]] if off else layers))
+        return right(self, made, **options)
+
+    return run
+
+
+def try_fault(number: int, models: dict[str, Any]) -> tuple[str, str, float]:
+    """Return kind and outcome of a fault: found, missed, or too small; and the share of cells that it changes."""
+    rng = random.Random(number)
+    kind, family = KINDS[number % len(KINDS)], rng.choice(sorted(models))
+    way = rng.choice([one for one in WAYS if "head" in one["by"] or kind != "swapped head"])
+    model, metric = models[family], rng.choice(METRICS)
+    options = {"controls": "none", **way, "metric": metric, "progress": False}
+    pairs = load_pairs(pairs_of(rng), name="faults")
+    heads = int(model.cfg.n_key_value_heads or model.cfg.n_heads) if way.get("site") == "v" else int(model.cfg.n_heads)
+
+    def values(**more: Any) -> np.ndarray:
+        frame = patch_sweep(model, pairs, **options, **more).samples(all_columns=True)
+        keys = ["example_id", "donor_id", "anchor", "control", "layer"]
+        return frame.sort_values(keys)["value_after"].to_numpy(dtype=float)
+
+    right = values(n_spot_checks=0)
+    with mock.patch.object(ConeEngine, "run_swap_batches", inject(kind, random.Random(number), heads)):
+        wrong = values(n_spot_checks=0)
+    spread = float(np.ptp(right))
+    share = float((np.abs(wrong - right) > CHANGE * spread).mean()) if spread else 0.0
+    if share < SHARE:
+        return kind, "too small", share
+    with (
+        mock.patch.object(ConeEngine, "run_swap_batches", inject(kind, random.Random(number), heads)),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        try:
+            values()
+        except CheckError:
+            return kind, "found", share
+    return kind, "found" if any("checked cells differ" in str(one.message) for one in caught) else "missed", share
+
+
+def run_faults(count: int, families: tuple[str, ...] = ("gpt2", "llama", "gemma2")) -> Counter[tuple[str, str]]:
+    """Inject faults until ``count`` were large enough; return the outcomes by kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        models = {name: load_model(str(save_tiny(name, Path(folder) / name)), device="cpu") for name in families}
+        return count_outcomes(count, lambda number: try_fault(number, models))
+
+
+if __name__ == "__main__":
+    command(run_faults, __doc__)
