@@ -145,7 +145,7 @@ def test_two_processes_on_one_run(tiny_model, tmp_path):
     model, out = tiny_model("llama"), tmp_path / "out"
 
     def second(plan):
-        with pytest.raises(RunError, match="Another process is measuring"):
+        with pytest.raises(RunError, match="Another process is writing"):
             swap(model, out=out)
 
     swap(model, out=out, on_plan=second)
