@@ -70,11 +70,12 @@ def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool
 
     Runs of patch are heatmaps side by side; of the options below, --title, --theme and --width apply to them.
     """
-    from anchorlens.figures.export import caption_of, check_kind, save_figure
+    from anchorlens.figures.export import caption_of, check_kind, check_place, save_figure
     from anchorlens.running.figures import is_grid, plot_curves, plot_heatmap
     from anchorlens.running.loading import results_of
 
     check_kind(out)
+    check_place(out)
     labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
     if labels and not len(set(labels)) == len(labels) == len(runs):
         raise InputError(

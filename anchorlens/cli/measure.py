@@ -36,9 +36,8 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     def show(result: Any, outcome: "Outcome") -> None:
         if not given["as_json"]:
             if outcome.total > 1:
-                note(
-                    f"{len(outcome.results) + len(outcome.empty)} of {outcome.total} sweeps done; figure {_figure(outcome, given['out'])}"
-                )
+                ended = len(outcome.results) + len(outcome.empty)
+                note(f"{ended} of {outcome.total} sweeps done; figure {_figure(outcome, given['out'])}")
             show_result(result)
 
     try:
@@ -71,7 +70,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     if not given["as_json"]:
         show_claims(done.results)
     if done.job is not None and not done.results:
-        _show_job(done, as_json=given["as_json"])
+        _show_job(done, given["out"], as_json=given["as_json"])
     else:
         click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done, given['out'])}\nrun     {given['out']}")
     if done.empty:
@@ -83,8 +82,8 @@ def _stop(message: str, show: Callable[[str], None] = note) -> None:
     sys.exit(1)
 
 
-def _show_job(done: "Outcome", *, as_json: bool) -> None:
-    from anchorlens.runs.files import parts_of
+def _show_job(done: "Outcome", out: str, *, as_json: bool) -> None:
+    """Print the progress of a job, with the run directory as the user wrote it."""
     from anchorlens.runs.status import status_of
 
     assert done.out is not None  # jobs require it
@@ -93,8 +92,8 @@ def _show_job(done: "Outcome", *, as_json: bool) -> None:
         click.echo(json.dumps({"job": str(done.job), **asdict(found)}))
         return
     kept, shards = sum(one.done for one in found.sweeps), sum(one.shards or 0 for one in found.sweeps)
-    what = f"Job {done.job} has measured its shards: {kept} of {shards} shards are in {parts_of(done.out)}."
-    click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {done.out}")
+    what = f"Job {done.job} has measured its shards: {kept} of {shards} shards are in {out}.parts."
+    click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {out}")
 
 
 def _interrupt(*_: object) -> None:

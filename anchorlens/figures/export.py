@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape, unescape
 from importlib import import_module
 from importlib.resources import files
@@ -82,10 +85,24 @@ def check_target(fig: object, path: object, caller: str) -> Path:
 
 def save_file(target: Path, content: str | bytes) -> Path:
     """Write a file atomically. Raise InputError, naming the path, if the system refuses it."""
-    try:
+    with _name_errors(target):
         return write_file(target, content)
+
+
+def check_place(path: object) -> None:
+    """Raise InputError if a file cannot be written; tested by a file without a name, since permission bits are not reliable."""
+    target = resolve_path(path, "path", "a file")
+    if target.parent.is_dir():
+        with _name_errors(target):
+            tempfile.TemporaryFile(dir=target.parent).close()
+
+
+@contextmanager
+def _name_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as why:
-        problem = f"path={str(target)!r} cannot be written ({why.strerror}). Choose another path."
+        problem = f"path={str(target)!r} cannot be written ({why.strerror or why}). Choose another path."
         raise InputError(problem, argument="path") from why
 
 

@@ -27,11 +27,11 @@ def name_storage_errors(target: Path, what: "str | Path" = "", action: str = "wr
     try:
         yield
     except OSError as why:
-        kept = describe_kept(target)
+        kept = describe_storage(target)
         raise RunError(f"{what or target} cannot be {action} ({why.strerror or why}). {kept} {_cure(target, why)}") from why
 
 
-def describe_kept(target: Path) -> str:
+def describe_storage(target: Path) -> str:
     """Return a sentence about the shards and the run that are on the disk."""
     parts = parts_of(target)
     try:
@@ -54,7 +54,7 @@ def _cure(target: Path, why: OSError) -> str:
     if why.errno in _FORBIDDEN:
         return "Check the permissions, or choose another path."
     if why.errno == errno.ENOENT:
-        return "Another program removed files there. Start again."
+        return "Choose another path; if another program removed files there, start again."
     return "Check the file system, or choose another path."
 
 

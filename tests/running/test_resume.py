@@ -1,6 +1,8 @@
 """What is refused when a sweep goes on; that its bytes are right is in :mod:`tests.running.test_executors`."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +162,35 @@ def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(ti
     monkeypatch.setattr(driver.LocalRunner, "plan", None)
     with pytest.raises(RunError, match="cannot be written.*Choose another path"):
         swap(tiny_model("llama"), out=Path("/proc/runs/a"), **more)
+
+
+@pytest.mark.parametrize("more", [{}, {"resume": True}, {"overwrite": True}, {"restart": True}, {"job": "1/2"}])
+@pytest.mark.parametrize("name", ["mount", "x" * 240])
+def test_a_place_where_the_final_write_would_fail_is_refused_at_once(tiny_model, tmp_path, monkeypatch, more, name):
+    """A mount point cannot be renamed, and a long name leaves no room for temporary names."""
+    right, out = os.rename, tmp_path / name
+
+    def rename(source, target, **options):
+        if out in (Path(source), Path(target)):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        right(source, target, **options)
+
+    if name == "mount":
+        out.mkdir()
+        monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(driver.LocalRunner, "plan", None)
+    said = "busy.*It is a mount point.*give a folder below it" if name == "mount" else "too long.*Give a shorter path"
+    with pytest.raises(RunError, match=said):
+        swap(tiny_model("llama"), out=out, **more)
+    assert [file.name for file in tmp_path.iterdir()] == (["mount"] if name == "mount" else [])
+
+
+def test_a_folder_that_is_changed_during_a_sweep_has_no_effect_on_its_place(tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    swap(tiny_model("llama"), out="a", on_plan=lambda plan: os.chdir("elsewhere"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "elsewhere"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 # --- studies -------------------------------------------------------------------------------------------------------------------

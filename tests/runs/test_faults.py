@@ -14,13 +14,13 @@ import pytest
 from filelock import FileLock
 
 from anchorlens.errors import RunError
-from anchorlens.runs import files, final_write, locks
+from anchorlens.runs import files, final_write
 from anchorlens.runs.checksums import find_changed_files
 from anchorlens.runs.files import is_abandoned, parts_of, process_tag, remove_parts
 from anchorlens.runs.final_write import check_target, find_run, rehearse_write, restore_run
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.journal import shards_in
-from anchorlens.runs.locks import LockedError, RunLock, lock_run, running_jobs
+from anchorlens.runs.locks import LockedError, lock_run, running_jobs
 from anchorlens.runs.status import status_of
 from anchorlens.runs.store import load_curves, open_for_reading, read_record, write_run
 from tests.runs.test_journal import measure, whole
@@ -210,8 +210,9 @@ def test_a_reader_leaves_the_first_save_of_a_run_alone(tmp_path, reader):
 
 def test_a_run_that_is_replaced_while_it_is_read_is_named(tmp_path):
     run = save(tmp_path / "a")
+    said = "was replaced by another process while it was read. Read it again"
     for fails in (True, False):
-        with pytest.raises(RunError, match="was replaced by another process while it was read. Read it again"), open_for_reading(run):
+        with pytest.raises(RunError, match=said), open_for_reading(run):
             save(run)
             if fails:
                 raise RunError("samples.parquet has other rows")
@@ -427,9 +428,9 @@ def test_a_rehearsal_that_fails_leaves_what_was_there(tmp_path, monkeypatch, cod
 
 def test_a_name_that_leaves_no_room_for_temporary_names_is_refused(tmp_path):
     run = tmp_path / ("x" * 240)
-    with pytest.raises(RunError, match=r"cannot be written \(File name too long\)\. Nothing is stored there\. Give a shorter path"):
-        with lock_run(run) as lock:
-            rehearse_write(lock)
+    said = r"cannot be written \(File name too long\)\. Nothing is stored there\. Give a shorter path"
+    with pytest.raises(RunError, match=said), lock_run(run) as lock:
+        rehearse_write(lock)
     assert names(tmp_path) == []
 
 
@@ -486,3 +487,48 @@ def test_a_file_system_without_locks_is_in_the_record(tmp_path, monkeypatch, cod
     monkeypatch.undo()
     save(tmp_path / "b")
     assert "file_system_lacks" not in read_record(tmp_path / "b")["sweeps"][0]["environment"]
+
+
+# --- every error of the system names the path and what is stored ---------------------------------------------------------------
+
+STEPS = {
+    "note": (lambda one: one.note_once("model", {}), r"out\.parts/000/model\.json cannot be written", "temporary"),
+    "shard": (lambda one: one.write(1, pd.DataFrame({"value": [1]}), {}), r"Shard 1 of .*000 cannot be written", "temporary"),
+    "log": (lambda one: one.write(1, pd.DataFrame({"value": [1]}), {}), r"out\.parts/log\.jsonl cannot be written", "log.jsonl"),
+    "begin": (lambda one: one.find_shards(6), r"out\.parts/log\.jsonl cannot be written", "log.jsonl"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_full_disk_at_any_file_of_the_parts_names_it(tmp_path, monkeypatch, step):
+    """A shard that is stored counts, even if its line of the log is not."""
+    work, said, which = STEPS[step]
+    right = Path.open
+
+    def full(self, *given, **more):
+        if self.name == which or (which == "temporary" and self.name.endswith(".tmp")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return right(self, *given, **more)
+
+    n = 2 if step == "log" else 1
+    said = rf"{said} \(No space left on device\)\. Kept: {n} shards? in .*out\.parts\. Make room, and continue with resume=True"
+    with whole(tmp_path / "out") as journal:
+        one = measure(journal, 1)
+        monkeypatch.setattr(Path, "open", full)
+        with pytest.raises(RunError, match=said):
+            work(one)
+        monkeypatch.undo()
+    assert shards_in(parts_of(tmp_path / "out")) == n
+
+
+def test_an_unreadable_file_of_the_parts_is_not_called_damaged(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with whole(out) as journal:
+        measure(journal, 2)
+
+    def refuse(self):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(RunError, match=r"run\.json cannot be read \(Permission denied\)"):
+        status_of(out)
