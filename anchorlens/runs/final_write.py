@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +29,7 @@ from anchorlens.runs.files import (
     remove_parts,
     temporary_tag,
 )  # fmt: skip
-from anchorlens.runs.locks import RunLock
+from anchorlens.runs.locks import LockedError, RunLock, lock_run
 from anchorlens.runs.storage_errors import mount_cure, name_storage_errors
 from anchorlens.runs.validation import LIST_TYPES
 
@@ -126,6 +127,14 @@ def restore_run(lock: RunLock) -> None:
                 f"{target} was moved to {file} by a process of another machine or container. If that process has ended, rename it "
                 "back: the file system has no locks, so this cannot be tested."
             )
+
+
+def restore_interrupted(target: Path) -> None:
+    """Undo or complete what a killed process left; nothing if there is nothing, or a process is writing."""
+    has_folders = any(True for ending in ("tmp", "old") for _ in _leftovers(target, ending))
+    if has_folders or has_removed_parts(parts_of(target)):
+        with suppress(LockedError), lock_run(target, prepare=restore_run):
+            pass
 
 
 def restore_aside(aside: Path, target: Path) -> None:

@@ -103,11 +103,12 @@ def _copy(home: Path, other: Path) -> int:
             if number not in existing:
                 copies.append((target / file.name, data))
     copies += [(home / log.name, _read(log)) for log in other.glob("log*.jsonl") if not (home / log.name).exists()]
+    record_there = _read(other / "run.json")
+    if not (home / "run.json").is_file():  # first, because a folder of shards without a record is refused
+        write_whole(home / "run.json", record_there)
     for file, data in copies:
         file.parent.mkdir(exist_ok=True)
         write_whole(file, data)
-    if not (home / "run.json").is_file():  # last, because it marks the folder as a run
-        write_whole(home / "run.json", _read(other / "run.json"))
     return sum(file.suffix == ".parquet" for file, _ in copies)
 
 

@@ -27,26 +27,23 @@ def name_storage_errors(target: Path, what: "str | Path" = "", action: str = "wr
     try:
         yield
     except OSError as why:
-        kept = describe_storage(target)
-        raise RunError(f"{what or target} cannot be {action} ({why.strerror or why}). {kept} {_cure(target, why)}") from why
+        parts = parts_of(target)
+        try:
+            shards = shards_in(parts)
+            has_run = (target / "run.json").is_file()
+        except OSError as second:
+            unread = f"What is stored in {target} and {parts} cannot be read ({second.strerror})."
+            raise RunError(f"{what or target} cannot be {action} ({why.strerror or why}). {unread}") from why
+        kept = [f"{shards} shard{'s' * (shards != 1)} in {parts}"] if shards else []
+        kept += [f"the run in {target}"] if has_run else []
+        stored = f"Kept: {', '.join(kept)}." if kept else "Nothing is stored there."
+        cure = _cure(target, why, shards)
+        raise RunError(f"{what or target} cannot be {action} ({why.strerror or why}). {stored} {cure}") from why
 
 
-def describe_storage(target: Path) -> str:
-    """Return a sentence about the shards and the run that are on the disk."""
-    parts = parts_of(target)
-    try:
-        shards = shards_in(parts)
-        has_run = (target / "run.json").is_file()
-    except OSError:
-        return f"What is kept in {target} and {parts} cannot be read."
-    kept = [f"{shards} shard{'s' * (shards != 1)} in {parts}"] if shards else []
-    kept += [f"the run in {target}"] if has_run else []
-    return f"Kept: {', '.join(kept)}." if kept else "Nothing is stored there."
-
-
-def _cure(target: Path, why: OSError) -> str:
+def _cure(target: Path, why: OSError, shards: int) -> str:
     if why.errno in _FULL:
-        return "Make room, and continue with resume=True."
+        return "Make room, and continue with resume=True." if shards else "Make room, and start again."
     if why.errno in _MOUNTED or os.path.ismount(target):
         return mount_cure(target)
     if why.errno == errno.ENAMETOOLONG:

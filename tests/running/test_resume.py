@@ -13,7 +13,7 @@ import torch
 import anchorlens as al
 from anchorlens.errors import EmptySweepError, RunError
 from anchorlens.running import runner as driver
-from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.files import parts_of, process_tag, shards_in
 from anchorlens.runs.merging import refuse_missing
 from tests.questions.make import capitals, data_of
 from tests.running.kills import hashes, interrupt
@@ -183,6 +183,20 @@ def test_a_place_where_the_final_write_would_fail_is_refused_at_once(tiny_model,
     with pytest.raises(RunError, match=said):
         swap(tiny_model("llama"), out=out, **more)
     assert [file.name for file in tmp_path.iterdir()] == (["mount"] if name == "mount" else [])
+
+
+def test_a_finished_run_is_cleaned_by_resume(tiny_model, tmp_path):
+    """A process was killed while it removed the parts and the run that it had replaced."""
+    first = swap(tiny_model("llama"), out=tmp_path / "a", seed=1)
+    swap(tiny_model("llama"), out=tmp_path / "out")
+    tag = f"{process_tag().split('-')[0]}-0-{process_tag().split('-')[2]}"
+    first.save(tmp_path / f".out.{tag}.old")
+    (tmp_path / "out.parts" / "000").mkdir(parents=True)
+    (tmp_path / "out.parts" / "removed.json").write_text(json.dumps({"version": 2, "target": "out", "sweeps": []}))
+    before = hashes(tmp_path / "out")
+    swap(tiny_model("llama"), out=tmp_path / "out", resume=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "out"]
+    assert hashes(tmp_path / "out") == before
 
 
 def test_a_folder_that_is_changed_during_a_sweep_has_no_effect_on_its_place(tiny_model, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 
 from anchorlens.errors import InputError, RunError
-from anchorlens.runs import files
+from anchorlens.runs import files, merging
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
 from anchorlens.runs.locks import is_held, running_jobs
@@ -329,6 +329,24 @@ def test_shards_of_machines_that_share_no_files_are_copied_once(tmp_path):
     out, others = tmp_path / "out", [jobs(tmp_path / f"machine{i}" / "out", f"{i}/2") for i in (1, 2)]
     assert [copy_parts(out, others), copy_parts(out, others)] == [6, 0]
     assert names(parts_of(out)) == names(jobs(tmp_path / "one" / "out", "1/2", "2/2"))
+    refuse_missing(out)
+
+
+def test_a_copy_that_is_interrupted_goes_on(tmp_path, monkeypatch):
+    out, other = tmp_path / "out", jobs(tmp_path / "machine" / "out", "1/1")
+    right, written = merging.write_whole, []
+
+    def stop(file, data):
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(file)
+        right(file, data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(merging, "write_whole", stop)
+        copy_parts(out, [other])
+    assert 0 < shards_in(parts_of(out)) < 6
+    assert shards_in(parts_of(out)) + copy_parts(out, [other]) == 6
     refuse_missing(out)
 
 
