@@ -36,7 +36,7 @@ from anchorlens.running.run_storage import (
 )  # fmt: skip
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.files import parts_of, shards_in
-from anchorlens.runs.final_write import check_target, restore_interrupted
+from anchorlens.runs.final_write import check_target, clear_leftovers
 from anchorlens.runs.jobs import Job, parse_job
 
 Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
@@ -315,7 +315,7 @@ def run_steps(
         return done
     resume = resume or this_job is not None
     target = resolve_path(out, "out")
-    restore_interrupted(target)
+    clear_leftovers(target)
     check_target(target, overwrite=overwrite or resume or restart or parts_of(target).exists())
     pending = pending_of(target) if resume else None
     steps = prepare(pending != [])

@@ -129,7 +129,7 @@ def restore_run(lock: RunLock) -> None:
             )
 
 
-def restore_interrupted(target: Path) -> None:
+def clear_leftovers(target: Path) -> None:
     """Undo or complete what a killed process left; nothing if there is nothing, or a process is writing."""
     has_folders = any(True for ending in ("tmp", "old") for _ in _leftovers(target, ending))
     if has_folders or has_removed_parts(parts_of(target)):
