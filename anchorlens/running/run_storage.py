@@ -16,7 +16,7 @@ from anchorlens.runs.files import parts_of, remove_parts
 from anchorlens.runs.final_write import check_target, find_run, rehearse_write, restore_run
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.journal import Journal, as_json, differences, open_journal, refuse
-from anchorlens.runs.locks import RunLock
+from anchorlens.runs.locks import RunLock, running_jobs
 from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.runs.store import read_record, study_of
 
@@ -70,6 +70,8 @@ def open_run(
         return overwrite or (continues and study_of(target) == as_json(sweeps))
 
     def prepare(lock: RunLock) -> None:
+        if job is not None and running_jobs(parts_of(target)):
+            return  # the first of them has rehearsed it
         restore_run(lock)
         if restart:
             check_target(target, overwrite=may_replace())  # before parts are discarded

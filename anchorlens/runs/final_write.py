@@ -44,10 +44,17 @@ def find_run(path: "str | os.PathLike[str]") -> Path:
     """
     target = resolve_path(path, "path")
     with name_storage_errors(target, action="read"):
-        if not _is_free(target):
-            return target
-        aside = [file for file, _ in _leftovers(target, "old") if _is_run(file)]
-        return max(aside, key=lambda file: (file / "run.json").stat().st_mtime_ns, default=target)
+        for _ in range(9):
+            with suppress(FileNotFoundError):  # replaced by another process in between
+                return _find_run(target)
+        return _find_run(target)
+
+
+def _find_run(target: Path) -> Path:
+    if not _is_free(target):
+        return target
+    aside = [file for file, _ in _leftovers(target, "old") if _is_run(file)]
+    return max(aside, key=lambda file: (file / "run.json").stat().st_mtime_ns, default=target)
 
 
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:

@@ -19,8 +19,10 @@ from anchorlens.runs.jobs import Job
 from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.warn import warn
 
-# Seconds to wait, because `status` and starting jobs hold a lock for a moment while they test it.
+# Seconds to wait, because `status` holds a lock for a moment while it tests it.
 _PATIENCE = 1.0
+# Seconds that a job waits for others which start at the same time; the first one rehearses the final write meanwhile.
+_PATIENCE_OF_JOBS = 10.0
 # Errors of a file system that has no locks. For ENOSYS filelock uses files as locks, or raises NotImplementedError.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -63,14 +65,15 @@ def lock_run(
     own = whole if job is None else FileLock(folder / f"{LOCK}-{job.name}")
     is_whole = False
     try:
-        lock = RunLock(target, _acquire(whole, target, str(target)))
+        patience = _PATIENCE if job is None else _PATIENCE_OF_JOBS
+        lock = RunLock(target, _acquire(whole, target, str(target), patience))
         if job is None and (jobs := running_jobs(folder)):
             names = ", ".join(map(str, jobs))
             raise LockedError(f"Jobs {names} of {target} are running. Wait for them, stop them, or choose another path.")
         is_whole = True
         prepare(lock)
         if job is not None:
-            _acquire(own, target, f"job {job} of {target}")
+            _acquire(own, target, f"job {job} of {target}", _PATIENCE)
             is_whole = False
             whole.release()
         yield lock
@@ -82,14 +85,14 @@ def lock_run(
         whole.release()
 
 
-def _acquire(lock: FileLock, target: Path, what: str) -> bool:
+def _acquire(lock: FileLock, target: Path, what: str, patience: float) -> bool:
     """Acquire a lock in a folder that a process which ends may remove in between; False if the file system has no locks."""
     folder = parts_of(target)
     with name_storage_errors(target, folder):
         for tries_left in reversed(range(100)):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                lock.acquire(timeout=_PATIENCE)
+                lock.acquire(timeout=patience)
                 return True
             except Timeout as why:
                 fix = "Wait for it, stop it, or choose another path or job=."

@@ -12,11 +12,10 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from anchorlens.errors import RunError
 from anchorlens.paths import resolve_path
 from anchorlens.runs.files import LOCK, parts_of, shard_files
-from anchorlens.runs.final_write import find_run
 from anchorlens.runs.journal import read_json
 from anchorlens.runs.locks import is_held, running_jobs
 from anchorlens.runs.storage_errors import name_storage_errors
-from anchorlens.runs.store import read_record
+from anchorlens.runs.store import open_for_reading, read_record
 
 # Number of log lines that the rate is computed from.
 _RECENT = 20
@@ -86,11 +85,13 @@ def status_of(path: "str | Path") -> RunStatus:
     with name_storage_errors(target, action="read"):
         has_parts = (parts / "run.json").is_file()
         try:
-            return _read_status(target, find_run(target), parts)
+            with open_for_reading(target) as run:
+                return _read_status(target, run, parts)
         except RunError:
             if not has_parts or (parts / "run.json").is_file():
                 raise
-            return _read_status(target, find_run(target), parts)  # the run was finished while its parts were read
+            with open_for_reading(target) as run:  # it was finished while its parts were read
+                return _read_status(target, run, parts)
 
 
 def _read_status(target: Path, run: Path, parts: Path) -> RunStatus:

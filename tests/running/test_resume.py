@@ -12,6 +12,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError, RunError
+from anchorlens.running import run_storage
 from anchorlens.running import runner as driver
 from anchorlens.runs.files import parts_of, process_tag, shards_in
 from anchorlens.runs.merging import refuse_missing
@@ -183,6 +184,21 @@ def test_a_place_where_the_final_write_would_fail_is_refused_at_once(tiny_model,
     with pytest.raises(RunError, match=said):
         swap(tiny_model("llama"), out=out, **more)
     assert [file.name for file in tmp_path.iterdir()] == (["mount"] if name == "mount" else [])
+
+
+def test_jobs_rehearse_the_final_write_once(tiny_model, tmp_path, monkeypatch):
+    """A hundred jobs that start at once would else wait for each other."""
+    rehearsed, right, model = [], run_storage.rehearse_write, tiny_model("llama")
+
+    def rehearse(lock):
+        rehearsed.append(lock.target)
+        right(lock)
+
+    monkeypatch.setattr(run_storage, "rehearse_write", rehearse)
+    swap(model, out=tmp_path / "a", job="1/3", on_plan=lambda plan: swap(model, out=tmp_path / "a", job="2/3"))
+    assert rehearsed == [tmp_path / "a"]
+    swap(model, out=tmp_path / "a", job="3/3")
+    assert rehearsed == [tmp_path / "a"] * 2
 
 
 def test_a_finished_run_is_cleaned_by_resume(tiny_model, tmp_path):

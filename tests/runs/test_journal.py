@@ -27,6 +27,7 @@ OTHER = [{**SWEEPS[0], "config": {"seed": 1}}]
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     monkeypatch.setattr("anchorlens.runs.locks._PATIENCE", 0.05)
+    monkeypatch.setattr("anchorlens.runs.locks._PATIENCE_OF_JOBS", 0.05)
 
 
 def whole(target, sweeps=SWEEPS, *, resume=True, restart=False):
