@@ -79,7 +79,9 @@ def _problem_of_parts(folder: Path) -> str:
             return ""
     except FileNotFoundError:  # removed in between
         return ""
-    except (ValueError, OSError, RecursionError):
+    except OSError as why:
+        return f"{folder} exists and cannot be read ({why.strerror})"
+    except (ValueError, RecursionError):
         pass
     return f"{folder} exists, and its run.json is not the record of an unfinished run, or is damaged"
 

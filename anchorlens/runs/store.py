@@ -116,7 +116,8 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise RunError(f"{folder} is not a run: it has no run.json. Write a run with result.save({str(folder)!r}).")
     check_file(folder, file.name)
     try:
-        record = json.loads(file.read_bytes())
+        with name_storage_errors(folder, file, "read"):
+            record = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
     version = record.get("schema_version") if isinstance(record, dict) else SCHEMA_VERSION

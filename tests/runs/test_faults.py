@@ -532,3 +532,5 @@ def test_an_unreadable_file_of_the_parts_is_not_called_damaged(tmp_path, monkeyp
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(RunError, match=r"run\.json cannot be read \(Permission denied\)"):
         status_of(out)
+    with pytest.raises(RunError, match=r"out\.parts exists and cannot be read \(Permission denied\)"), whole(out):
+        pass
