@@ -25,13 +25,13 @@ def resolve_path(value: object, argument: str, what: str = "a run directory") ->
         raise InputError(f"{argument}={value!r}: must be the path of {what}.", argument=argument)
     try:
         path = Path(os.path.realpath(os.path.expanduser(value)))  # noqa: PTH111 - Path raises for an unknown user
-        is_loop = path.is_symlink()
+        loop = next((one for one in (path, *path.parents) if one.is_symlink()), None)  # all other links are followed
     except ValueError as why:  # a null character, or a surrogate
         raise InputError(f"{argument}={short_repr(value)}: is no path ({why}). Correct it.", argument=argument) from why
     except OSError as why:
         problem = f"{argument}={str(value)!r}: cannot be resolved ({why.strerror}). Choose another path."
         raise InputError(problem, argument=argument) from why
-    if is_loop:
-        problem = f"{argument}={str(value)!r}: the link {path} leads to itself. Choose another path, or remove the link."
+    if loop is not None:
+        problem = f"{argument}={str(value)!r}: the link {loop} leads to itself. Choose another path, or remove the link."
         raise InputError(problem, argument=argument)
     return path

@@ -26,6 +26,7 @@ def test_a_path_is_absolute_expanded_and_without_links(tmp_path, monkeypatch):
         ("a\0b", r"^out='a\\x00b': is no path \(embedded null byte\)"),
         ("\ud800", "^out=.*: is no path"),
         ("loop", "^out='loop': the link .*loop leads to itself"),
+        ("loop/a/b", "^out='loop/a/b': the link .*loop leads to itself"),
         ("x" * 300, r"cannot be resolved \(File name too long\)"),
     ],
 )

@@ -138,8 +138,10 @@ def restore_run(lock: RunLock) -> None:
 
 def clear_leftovers(target: Path) -> None:
     """Undo or complete what a killed process left; nothing if there is nothing, or a process is writing."""
-    has_folders = any(True for ending in ("tmp", "old") for _ in _leftovers(target, ending))
-    if has_folders or has_removed_parts(parts_of(target)):
+    with name_storage_errors(target, action="read"):
+        has_folders = any(True for ending in ("tmp", "old") for _ in _leftovers(target, ending))
+        has_leftovers = has_folders or has_removed_parts(parts_of(target))
+    if has_leftovers:
         with suppress(LockedError), lock_run(target, prepare=restore_run):
             pass
 

@@ -60,7 +60,8 @@ def lock_run(
         RunError: If ``OUT.parts`` holds other files or cannot be written.
     """
     folder = parts_of(target)
-    check_parts(folder)
+    with name_storage_errors(target, folder):
+        check_parts(folder)
     whole = FileLock(folder / LOCK)
     own = whole if job is None else FileLock(folder / f"{LOCK}-{job.name}")
     is_whole = False

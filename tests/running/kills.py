@@ -5,8 +5,8 @@
 1. ``50`` times at random moments of the measurement and the final write.
 2. At every file operation of the final write, from the first temporary file to the removal of the last part: of a new run, of a run
    that replaces an older one, and of a result that is saved over an older run.
-3. ``50`` times at random system calls that change files, from the first to the last of a command: while an older run is replaced,
-   merged and resumed (Linux).
+3. ``50`` times at random system calls that change files, from the first to the last of a command that replaces an older run: a new
+   sweep, a merge, and a sweep that was stopped before (Linux).
 4. Two processes in two namespaces of process ids, as in two containers, save, measure and read one run ``50`` times each; one of
    them is killed again and again (Linux, if the system allows it).
 
@@ -223,7 +223,7 @@ def system_call_kills(model, home, kind, n, seed=0):
     Raises:
         AssertionError: If a reader changes anything, a run is damaged or lost, a file of others is lost, or a temporary file stays.
     """
-    start, folder = home / f"start-{kind}", home / f"calls-{kind}"
+    start, folder = home / f"calls-start-{kind}", home / f"calls-{kind}"
     sweep, out = partial(al.swap_sweep, model, capitals(6), **OPTIONS), folder / "a"
     sweep(out=home / f"calls-whole-{kind}")
     wanted = hashes(home / f"calls-whole-{kind}")
@@ -378,10 +378,12 @@ def one_run_in_two_namespaces(model, home, n, seed=0):
 
 
 def _system_calls_and_namespaces(model, home, n, seed):
-    for kind in COMMANDS:
-        total, found = system_call_kills(model, home, kind, n, seed)
+    for i, kind in enumerate(COMMANDS):
+        total, found = system_call_kills(model, home, kind, len(range(i, n, len(COMMANDS))), seed)
         counts = ", ".join(f"{name} {found.count(name)}" for name in ("old", "new"))
-        sys.stdout.write(f"older run, {kind}: {n} kills at {total} system calls that change files; a reader finds: {counts}\n")
+        sys.stdout.write(
+            f"older run, {kind}: {len(found)} kills at {total} system calls that change files; a reader finds: {counts}\n"
+        )
     ends, n_kills = one_run_in_two_namespaces(model, home, n, seed)
     sys.stdout.write(f"one run in two namespaces of process ids: {n_kills} kills of one; actions of the other:\n")
     for (name, said), count in sorted(ends.items()):
