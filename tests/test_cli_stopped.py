@@ -41,13 +41,29 @@ main(sys.argv[1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     """Stopped in the middle of the forward passes."""
     given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
     done = shell(*given, script=_STOPS_ITSELF.replace("SIGINT", signal_name), code=1, timeout=120)
     assert "Stopped. Nothing was written." in done.stderr
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_the_parent_ignores_stays_ignored(capsys, args, tmp_path, monkeypatch, signal_name):
+    """`nohup` starts a command so."""
+    number = signal.Signals[signal_name]
+    right, before = Progress.advance, signal.signal(number, signal.SIG_IGN)
+
+    def advance(self, work):
+        right(self, work)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Progress, "advance", advance)
+    here(capsys, *args, "--out", tmp_path / "a")
+    assert signal.signal(number, before) is signal.SIG_IGN
+    assert (tmp_path / "a" / "run.json").is_file()
 
 
 def test_ctrl_c_keeps_the_sweeps_that_are_finished(capsys, args, tiny, tmp_path, monkeypatch):
@@ -63,6 +79,16 @@ def test_ctrl_c_keeps_the_sweeps_that_are_finished(capsys, args, tiny, tmp_path,
     signal.signal(signal.SIGINT, before)
     assert f"Stopped. 1 of 2 sweeps is finished and kept in {tmp_path / 'a'}." in err
     assert set(pd.read_parquet(tmp_path / "a" / "curves.parquet")["model"]) == {"llama"}
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
+def test_a_terminal_that_is_closed_stops_a_run_as_a_scheduler_does(capsys, args, tmp_path, small_shards, signal_name):
+    number = signal.Signals[signal_name]
+    patch, before = interrupt(2, lambda: os.kill(os.getpid(), number)), signal.getsignal(number)
+    err = here(capsys, *args, "--batch-size", "1", "--out", tmp_path / "run", code=1).err
+    patch.undo()
+    assert "Stopped. 2 shards are kept in" in err
+    assert signal.getsignal(number) is before
 
 
 def test_a_second_ctrl_c_does_not_change_the_message(capsys, args, tmp_path, small_shards, monkeypatch):

@@ -1,7 +1,6 @@
 """``anchorlens figure`` and ``anchorlens report``: a figure or an HTML report from several runs."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -71,14 +70,12 @@ def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool
 
     Runs of patch are heatmaps side by side; of the options below, --title, --theme and --width apply to them.
     """
-    from anchorlens.figures.export import caption_of, check_kind, save_figure
+    from anchorlens.figures.export import caption_of, check_kind, check_place, save_figure
     from anchorlens.running.figures import is_grid, plot_curves, plot_heatmap
     from anchorlens.running.loading import results_of
-    from anchorlens.runs.store import check_place
 
     check_kind(out)
-    if (folder := Path(out).absolute().parent).is_dir():
-        check_place(folder)
+    check_place(out)
     labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
     if labels and not len(set(labels)) == len(labels) == len(runs):
         raise InputError(
@@ -91,7 +88,7 @@ def figure_command(runs: tuple[str, ...], out: str, caption: bool, as_json: bool
         figure = plot_heatmap(found, **_heatmap_options(options))
     else:
         figure = plot_curves(dict(zip(labels, runs, strict=True)) if labels else found, anchors=wanted, **options)
-    save_figure(figure, Path(out), scale=scale)
+    save_figure(figure, out, scale=scale)
     told = caption_of(figure)
     if as_json:
         click.echo(json.dumps({"figure": out, "runs": list(runs), "caption": told}, ensure_ascii=False))
@@ -116,4 +113,5 @@ def report_command(runs: tuple[str, ...], out: str, title: str | None) -> None:
     """
     from anchorlens.report.page import save_report
 
-    click.echo(f"report  {save_report(list(runs), out, title=title)}")
+    save_report(list(runs), out, title=title)
+    click.echo(f"report  {out}")

@@ -19,6 +19,9 @@ from anchorlens.errors import AnchorlensError, EmptySweepError
 if TYPE_CHECKING:
     from anchorlens.running.study import Outcome, Study
 
+# A scheduler sends SIGTERM before SIGKILL; a terminal that is closed or disconnected sends SIGHUP, which Windows lacks.
+_STOP_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
+
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     """Measure and save a study; exit with code 1 if a sweep had no row or the command was stopped.
@@ -33,11 +36,12 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     def show(result: Any, outcome: "Outcome") -> None:
         if not given["as_json"]:
             if outcome.total > 1:
-                note(f"{len(outcome.results) + len(outcome.empty)} of {outcome.total} sweeps done; figure {_figure(outcome)}")
+                ended = len(outcome.results) + len(outcome.empty)
+                note(f"{ended} of {outcome.total} sweeps done; figure {_figure(outcome, given['out'])}")
             show_result(result)
 
     try:
-        with _signals_handled_by(_interrupt, signal.SIGTERM):
+        with _signals_handled_by(_interrupt, *_STOP_SIGNALS):
             run_study(
                 study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
                 executor=executor_of_options(given), outcome=done, on_result=show,
@@ -53,7 +57,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             error.args = (f"{error} {done.kept}",)
         raise
     except KeyboardInterrupt:
-        with _signals_handled_by(signal.SIG_IGN):  # so that a second Ctrl-C leaves the message whole
+        with _signals_handled_by(signal.SIG_IGN, signal.SIGINT, *_STOP_SIGNALS):  # so that a second Ctrl-C leaves the message whole
             _stop(f"\nStopped. {done.kept}")
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # invalid input, found before the first sweep
@@ -66,9 +70,9 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     if not given["as_json"]:
         show_claims(done.results)
     if done.job is not None and not done.results:
-        _show_job(done, as_json=given["as_json"])
+        _show_job(done, given["out"], as_json=given["as_json"])
     else:
-        click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done)}\nrun     {done.out}")
+        click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done, given['out'])}\nrun     {given['out']}")
     if done.empty:
         _stop(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
 
@@ -78,8 +82,8 @@ def _stop(message: str, show: Callable[[str], None] = note) -> None:
     sys.exit(1)
 
 
-def _show_job(done: "Outcome", *, as_json: bool) -> None:
-    from anchorlens.runs.journal import parts_of
+def _show_job(done: "Outcome", out: str, *, as_json: bool) -> None:
+    """Print the progress of a job, with the run directory as the user wrote it."""
     from anchorlens.runs.status import status_of
 
     assert done.out is not None  # jobs require it
@@ -88,19 +92,20 @@ def _show_job(done: "Outcome", *, as_json: bool) -> None:
         click.echo(json.dumps({"job": str(done.job), **asdict(found)}))
         return
     kept, shards = sum(one.done for one in found.sweeps), sum(one.shards or 0 for one in found.sweeps)
-    what = f"Job {done.job} has measured its shards: {kept} of {shards} shards are in {parts_of(done.out)}."
-    click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {done.out}")
+    what = f"Job {done.job} has measured its shards: {kept} of {shards} shards are in {out}.parts."
+    click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {out}")
 
 
 def _interrupt(*_: object) -> None:
-    """Treat SIGTERM, which schedulers send before SIGKILL, as Ctrl-C, so that finished shards are kept."""
+    """Treat a signal as Ctrl-C, so that finished shards are kept."""
     raise KeyboardInterrupt
 
 
 @contextmanager
 def _signals_handled_by(handler: Any, *signals: signal.Signals) -> Iterator[None]:
-    """Replace the handlers of SIGINT and SIGTERM, or of the given signals, during a ``with`` statement."""
-    before = {one: signal.signal(one, handler) for one in signals or (signal.SIGINT, signal.SIGTERM)}
+    """Replace the handlers of signals during a ``with`` statement; an ignored signal, as `nohup` leaves SIGHUP, stays ignored."""
+    used = [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {one: signal.signal(one, handler) for one in used}
     try:
         yield
     finally:
@@ -108,10 +113,10 @@ def _signals_handled_by(handler: Any, *signals: signal.Signals) -> Iterator[None
             signal.signal(one, was)
 
 
-def _figure(outcome: "Outcome") -> str:
+def _figure(outcome: "Outcome", out: str) -> str:
+    """Return the path of the figure, with the run directory as the user wrote it."""
     assert outcome.out is not None  # the commands require it
-    file = outcome.out / "figure.html"
-    return str(file) if file.is_file() else "not written, see the warning above"
+    return str(Path(out) / "figure.html") if (outcome.out / "figure.html").is_file() else "not written, see the warning above"
 
 
 def plan_only(study: "Study", *, as_json: bool) -> None:

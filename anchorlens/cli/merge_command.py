@@ -38,15 +38,16 @@ def merge_command(run: str, parts: tuple[str, ...], run_missing: bool, overwrite
     folders from machines that share no files; their shards are copied first. The model is loaded once more, for the remaining spot
     checks, the record and the figure.
     """
-    from anchorlens.runs.journal import parts_of
+    from anchorlens.paths import resolve_path
+    from anchorlens.runs.files import parts_of
+    from anchorlens.runs.final_write import check_target, find_run
     from anchorlens.runs.merging import command_of, copy_parts, refuse_missing
-    from anchorlens.runs.store import check_target
 
-    target = check_target(run, overwrite=True).absolute()
+    target = check_target(run, overwrite=True)
     if parts:
-        copied = copy_parts(target, [Path(one) for one in parts])
+        copied = copy_parts(target, [resolve_path(one, "parts", "a folder of shards") for one in parts])
         note(f"{copied} shard{'s' * (copied != 1)} copied to {target.name}.parts.")
-    if (target / "run.json").is_file() and not (parts_of(target) / "run.json").is_file():
+    if (find_run(target) / "run.json").is_file() and not (parts_of(target) / "run.json").is_file():
         click.echo(f"{run} is already complete.")
         return
     command = command_of(target)

@@ -49,7 +49,7 @@ def check_output_options(given: Mapping[str, Any], command: str) -> None:
 
     job, replaces = parse_job(given["job"]), {name: given[name] for name in ("overwrite", "resume", "restart")}
     if given["out"]:
-        from anchorlens.runs.store import check_target
+        from anchorlens.runs.final_write import check_target
 
         check_target(given["out"], overwrite=any(replaces.values()) or job is not None)
     elif not given["dry_run"]:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -50,9 +49,10 @@ def verify_command(
     """
     from anchorlens.questions.columns import parse_columns
     from anchorlens.running.verify import MATCH, MISMATCH, find_changes, find_damage, load_recorded_data, verify_run
+    from anchorlens.runs.final_write import find_run
     from anchorlens.runs.store import read_record
 
-    if find_damage(find_changes(Path(run))[0]):  # nothing of the run can be read, and no model is needed
+    if find_damage(find_changes(find_run(run))[0]):  # nothing of the run can be read, and no model is needed
         model, data = (), ()
     sweeps = read_record(run)["sweeps"] if model or data else []
     models = data_files([one["model"]["name"] for one in sweeps], model, "--model", "model")

@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape, unescape
 from importlib import import_module
 from importlib.resources import files
@@ -15,6 +18,7 @@ import plotly.graph_objects as go
 from anchorlens.display import is_utf8, short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.layout import fit_figure
+from anchorlens.paths import resolve_path
 
 PICTURES = (".png", ".svg", ".pdf")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
@@ -54,7 +58,7 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
         path: File to write, in an existing directory.
 
     Returns:
-        ``path`` as a Path.
+        The file, as an absolute path.
 
     Raises:
         InputError: If the directory does not exist, or ``path`` is a directory or does not end with ``.html`` or ``.htm``.
@@ -62,16 +66,16 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
     target = check_target(fig, path, "save_html")
     if target.suffix.lower() not in PAGES:
         raise InputError(f"path={target.name!r} must end with .html. Use save_figure for PNG, SVG or PDF.", argument="path")
-    return write_file(target, _page(fig))
+    return save_file(target, html_page(fig))
 
 
 def check_target(fig: object, path: object, caller: str) -> Path:
-    """Check the arguments of ``caller``, and return ``path`` as a Path."""
+    """Check the arguments of ``caller``, and return the resolved path."""
     if not isinstance(fig, go.Figure):
         raise InputError(f"fig={short_repr(fig)}: {caller} takes a plotly figure, such as plot_curves returns.", argument="fig")
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={short_repr(path)}: {caller} takes the path of a file.", argument="path")
-    target = Path(os.fspath(path))
+    target = resolve_path(path, "path", "a file")
     if target.is_dir():
         raise InputError(f"path={str(target)!r} is a directory. Give a file, such as {target / 'figure.html'}.", argument="path")
     if not target.parent.is_dir():
@@ -79,8 +83,31 @@ def check_target(fig: object, path: object, caller: str) -> Path:
     return target
 
 
+def save_file(target: Path, content: str | bytes) -> Path:
+    """Write a file atomically. Raise InputError, naming the path, if the system refuses it."""
+    with _name_errors(target):
+        return write_file(target, content)
+
+
+def check_place(path: object) -> None:
+    """Raise InputError if a file cannot be written; tested by a file without a name, since permission bits are not reliable."""
+    target = resolve_path(path, "path", "a file")
+    if target.parent.is_dir():
+        with _name_errors(target):
+            tempfile.TemporaryFile(dir=target.parent).close()
+
+
+@contextmanager
+def _name_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as why:
+        problem = f"path={str(target)!r} cannot be written ({why.strerror or why}). Choose another path."
+        raise InputError(problem, argument="path") from why
+
+
 def write_file(target: Path, content: str | bytes) -> Path:
-    """Write a file atomically, by renaming a temporary file in the same directory."""
+    """Write a file atomically, by renaming a temporary file in the same directory. Raise OSError if the system refuses it."""
     if isinstance(content, str) and not is_utf8(content):
         raise InputError(f"{target.name}: its text, such as the title, is not UTF-8: it has an unpaired surrogate. Remove it.")
     # The process id separates two writers of one path; the last one wins.
@@ -101,7 +128,7 @@ def layout_script(plot: str) -> str:
     return files("anchorlens.figures").joinpath("page.js").read_text(encoding="utf8").replace('"{plot_id}"', plot)
 
 
-def _page(fig: go.Figure) -> str:
+def html_page(fig: go.Figure) -> str:
     name = "anchorlens-figure"
     script = layout_script(f'"{name}"')
     inner = fig.to_html(full_html=False, include_plotlyjs=True, div_id=name, post_script=script, config=dict(CONFIG))
@@ -135,14 +162,14 @@ def save_figure(
         scale: PNG pixels per figure pixel. If None, 3.
 
     Returns:
-        ``path`` as a Path.
+        The file, as an absolute path.
 
     Raises:
         InputError: If the suffix is unknown, the directory does not exist, or kaleido or a browser is missing for a picture.
     """
     target = check_target(fig, path, "save_figure")
     kind = check_kind(target)
-    return save_html(fig, target) if kind in PAGES else write_file(target, _picture(fig, kind, width, height, scale))
+    return save_html(fig, target) if kind in PAGES else save_file(target, _picture(fig, kind, width, height, scale))
 
 
 def check_kind(path: str | os.PathLike[str]) -> str:

@@ -14,8 +14,9 @@ from plotly.offline import get_plotlyjs
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
-from anchorlens.figures.export import CONFIG, PAGES, caption_of, layout_script, write_file
+from anchorlens.figures.export import CONFIG, PAGES, caption_of, layout_script, save_file
 from anchorlens.figures.palette import THEMES, in_theme
+from anchorlens.paths import resolve_path
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
 from anchorlens.results.analysis import main_figure
@@ -42,7 +43,7 @@ def save_report(
         title: Heading of the page. If None, models and data sets.
 
     Returns:
-        ``path`` as a Path.
+        The file, as an absolute path.
 
     Raises:
         InputError: If there is no sweep, or ``path`` cannot be written.
@@ -52,12 +53,12 @@ def save_report(
         >>> save_report([sweep, "runs/knockout"], "report.html")  # doctest: +SKIP
     """
     results = _results(runs)
-    target = Path(path)
+    target = resolve_path(path, "path", "a file")
     if target.suffix.lower() not in PAGES:
         raise InputError(f"path={str(path)!r}: a report is an HTML page. Give a path that ends with .html.", argument="path")
-    if target.is_dir() or not target.absolute().parent.is_dir():
+    if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"path={str(path)!r}: no directory {target.parent} to write into. Create it first.", argument="path")
-    return write_file(target, render(results, title or _title(results)))
+    return save_file(target, render(results, title or _title(results)))
 
 
 def _results(runs: Any) -> list[SweepResult]:

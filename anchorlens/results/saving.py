@@ -9,12 +9,14 @@ import pandas as pd
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
-from anchorlens.figures.export import save_html
+from anchorlens.figures.export import html_page, write_file
 from anchorlens.results.analysis import main_figure
 from anchorlens.results.findings import Findings
 from anchorlens.runs.checksums import check_file
+from anchorlens.runs.final_write import check_target, restore_run
+from anchorlens.runs.locks import RunLock, lock_run
 from anchorlens.runs.schema import order_columns
-from anchorlens.runs.store import check_target, write_run
+from anchorlens.runs.store import write_run
 from anchorlens.warn import warn
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ class SavableResult(Protocol):
 
 
 def save_run(
-    results: "SavableResult | Sequence[SavableResult]", path: "str | os.PathLike[str]", *, overwrite: bool = False,
-    pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
+    results: "SavableResult | Sequence[SavableResult]", path: "str | os.PathLike[str]", *, overwrite: bool = False
 ) -> Path:  # fmt: skip
     """Save sweeps as one run directory: run.json, examples, samples, curves and contrasts as parquet, figure.html.
 
@@ -53,20 +54,27 @@ def save_run(
         results: Sweeps of any number of models, data sets and protocols.
         path: Directory to write; missing parents are created.
         overwrite: Replace an existing run.
-        pending: Sweeps of the study that are not finished, for the record.
-        study: Sweeps of the whole study, for the record; a study can only be resumed if they are equal.
 
     Returns:
         The directory.
 
     Raises:
-        RunError: If ``path`` holds other files, or a run and ``overwrite`` is False; if there is no sweep, or one twice.
+        RunError: If ``path`` holds other files, or a run and ``overwrite`` is False; if another process writes the run; if there is
+            no sweep, or one twice.
     """
     sweeps = list(results) if isinstance(results, Sequence) else [results]
     others = [one for one in sweeps if not hasattr(one, "run_id")]
     if others:
         raise RunError(f"save_run takes the result of a sweep, or a list of them; got {short_repr(others[0])}.")
     target = check_target(path, overwrite=overwrite)
+    _check_sweeps(sweeps)
+    with lock_run(target, prepare=restore_run) as lock:
+        check_target(target, overwrite=overwrite)
+        return write_results(sweeps, lock)
+
+
+def _check_sweeps(sweeps: "Sequence[SavableResult]") -> None:
+    """Raise RunError unless there is at least one sweep, and each only once."""
     if not sweeps:
         raise RunError("A run needs at least one sweep, and each only once; got none.")
     ids = [sweep.run_id for sweep in sweeps]
@@ -76,6 +84,25 @@ def save_run(
             f"A run needs at least one sweep, and each only once; run_id {twice} is there {ids.count(twice)} times: the same "
             "specification on the same model and data."
         )
+
+
+def write_results(
+    sweeps: "Sequence[SavableResult]", lock: RunLock, *, pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = ()
+) -> Path:
+    """Write sweeps as the run directory whose lock this process holds; :func:`save_run` describes it.
+
+    Args:
+        sweeps: Sweeps with different run ids.
+        lock: Lock of the run. An existing run is replaced.
+        pending: Sweeps of the study that are not finished, for the record.
+        study: Sweeps of the whole study, for the record; a study can only be resumed if they are equal.
+
+    Returns:
+        The directory.
+
+    Raises:
+        RunError: If a file cannot be written.
+    """
     computed = {
         "curves": [sweep.curves(controls=True, all_columns=True) for sweep in sweeps],
         "contrasts": [sweep.contrasts(all_columns=True) for sweep in sweeps],
@@ -96,9 +123,9 @@ def save_run(
             for name, probes in sweep.placebo_probes.items():
                 probes.save(folder / "probes" / sweep.run_id / name)
         try:
-            save_html(main_figure(sweeps), folder / "figure.html")
+            write_file(folder / "figure.html", html_page(main_figure(sweeps)))
         except InputError as why:  # the tables are saved even if the curves cannot share a figure
-            warn(f"No figure.html in {target}: {why}")
+            warn(f"No figure.html in {lock.target}: {why}")
 
     entries = [
         {
@@ -107,7 +134,7 @@ def save_run(
         }
         for i, sweep in enumerate(sweeps)
     ]  # fmt: skip
-    return write_run(target, tables, entries, more=more, pending=pending, study=study)
+    return write_run(lock, tables, entries, more=more, pending=pending, study=study)
 
 
 def load_probes(folder: Path) -> "dict[str, anchorlens.probing.cross_fitting.CrossFittedProbes]":

@@ -12,7 +12,7 @@ from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.registry import analysis_of, specification_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import TABLE_COLUMNS, settings_of
-from anchorlens.runs.store import read_record, to_path
+from anchorlens.runs.store import open_for_reading, read_record
 from anchorlens.runs.validation import read_table
 
 _AGAIN = "Make the run again."
@@ -31,7 +31,12 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.
     """
-    folder, record = to_path(path, "path"), read_record(path)
+    with open_for_reading(path) as folder:
+        return _load_results(folder)
+
+
+def _load_results(folder: Path) -> list[SweepResult]:
+    record = read_record(folder)
     results: list[SweepResult] = []
     for sweep, stored in zip(record["sweeps"], _tables_of_sweeps(folder, record), strict=True):
         run_id, analysis = sweep["run_id"], analysis_of(sweep["config"]["protocol"])

@@ -10,12 +10,15 @@ from typing import Any
 from anchorlens.errors import InputError, RunError
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.specification import Specification
-from anchorlens.results.saving import save_run
+from anchorlens.results.saving import write_results
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.files import parts_of, remove_parts
+from anchorlens.runs.final_write import check_target, find_run, rehearse_write, restore_run
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.journal import Journal, as_json, differences, open_journal, refuse
-from anchorlens.runs.store import check_target, read_record, study_of
+from anchorlens.runs.locks import RunLock, running_jobs
+from anchorlens.runs.storage_errors import name_storage_errors
+from anchorlens.runs.store import read_record, study_of
 
 
 def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, Any]:
@@ -46,7 +49,8 @@ class OpenRun:
 
     def write(self, results: Sequence[SweepResult], pending: Sequence[str] = ()) -> None:
         """Write the finished sweeps to the run directory."""
-        save_run(results, self.target, overwrite=self.replace, pending=pending, study=self.journal.sweeps)
+        check_target(self.target, overwrite=self.replace)
+        write_results(results, self.journal.lock, pending=pending, study=self.journal.sweeps)
         self.replace = True  # the existing run is now this one
 
 
@@ -55,23 +59,43 @@ def open_run(
     out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
     job: Job | None = None, command: Mapping[str, Any] | None = None,
 ) -> Iterator[OpenRun]:  # fmt: skip
-    """Open the storage of a run; at the end of the block its parts are removed, except for a job or after an error."""
+    """Open the storage of a run, and rehearse its final write.
+
+    At the end of the block the parts are removed, except for a job or after an error.
+    """
     target = check_target(out, overwrite=True)
-    replace = overwrite or ((resume or job is not None) and study_of(target) == as_json(sweeps))
-    if restart:
-        check_target(target, overwrite=replace)  # before parts are discarded
-    with open_journal(target, sweeps, resume=resume, restart=restart, job=job, command=command) as journal:
+    continues = resume or job is not None
+
+    def may_replace() -> bool:
+        return overwrite or (continues and study_of(target) == as_json(sweeps))
+
+    def prepare(lock: RunLock) -> None:
+        if job is not None and running_jobs(parts_of(target)):
+            return  # the first of them has rehearsed it
+        restore_run(lock)
+        if restart:
+            check_target(target, overwrite=may_replace())  # before parts are discarded
+        if may_replace() or not (target / "run.json").exists():
+            check_target(target, overwrite=True)
+            rehearse_write(lock)
+
+    with open_journal(
+        target, sweeps, resume=resume, restart=restart, job=job, command=command, prepare=prepare
+    ) as journal:  # fmt: skip
+        replace = may_replace()
         check_target(target, overwrite=replace)
         yield OpenRun(target, journal, replace)
         if job is None:
-            remove_parts(journal.folder, keep_locks=True)  # the run directory is written
+            with name_storage_errors(target, f"{target} is written; {journal.folder}", "removed"):
+                remove_parts(journal.folder, keep_locks=True)
 
 
 def pending_of(target: Path) -> list[str] | None:
     """Return the sweeps that a run directory still lacks; None if there is no run, or if unfinished parts lie beside it."""
-    if (parts_of(target) / "run.json").is_file() or not (target / "run.json").is_file():
+    run = find_run(target)
+    if (parts_of(target) / "run.json").is_file() or not (run / "run.json").is_file():
         return None
-    return read_record(target)["pending"]
+    return read_record(run)["pending"]
 
 
 def check_study(target: Path, sweeps: Sequence[Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from anchorlens.display import short_repr
 from anchorlens.errors import EmptySweepError, InputError, did_you_mean
 from anchorlens.models.source import check_model, existing_path
+from anchorlens.paths import resolve_path
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.sweep_context import DataSource
@@ -34,9 +35,9 @@ from anchorlens.running.run_storage import (
     pending_of,
 )  # fmt: skip
 from anchorlens.running.runner import run_sweep
+from anchorlens.runs.files import parts_of, shards_in
+from anchorlens.runs.final_write import check_target, clear_leftovers
 from anchorlens.runs.jobs import Job, parse_job
-from anchorlens.runs.journal import parts_of, shards_in
-from anchorlens.runs.store import check_target, to_path
 
 Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
 """Protocol, model, data set and specification of one sweep."""
@@ -129,7 +130,7 @@ class Study:
         """
         if not isinstance(path, (str, os.PathLike)):
             raise InputError(f"path={short_repr(path)} is no path of a file.", argument="path")
-        file = Path(path)
+        file = Path(os.path.expanduser(path))  # noqa: PTH111 - Path raises for an unknown user
         values = read_toml(file)
         loading = ("device", "n_devices", "dtype", "stream", "backend")
         _check_keys(values, ("models", "data", "protocol", *loading), f"{file}: unknown key")
@@ -313,7 +314,9 @@ def run_steps(
             _measure(steps, measuring, done, None, on_result, on_empty)
         return done
     resume = resume or this_job is not None
-    target = check_target(out, overwrite=overwrite or resume or restart or parts_of(to_path(out, "out")).exists())
+    target = resolve_path(out, "out")
+    clear_leftovers(target)
+    check_target(target, overwrite=overwrite or resume or restart or parts_of(target).exists())
     pending = pending_of(target) if resume else None
     steps = prepare(pending != [])
     sweeps = [identity(*step[1:]) for step in steps]

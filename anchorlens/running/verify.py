@@ -14,6 +14,7 @@ from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.protocols.registry import specification_of
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.runs.checksums import SUMS, find_changed_files
+from anchorlens.runs.final_write import find_run
 from anchorlens.runs.provenance import code_sha256, versions
 from anchorlens.runs.schema import answer_first
 from anchorlens.runs.store import read_record
@@ -122,7 +123,7 @@ def verify_run(
     """
     if (count := as_int(cells)) is None or count < 0:
         raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0.", argument="cells")
-    folder, none = Path(path), pd.DataFrame()
+    folder, none = find_run(path), pd.DataFrame()
     changed, others = find_changes(folder)
     text = "; ".join(changed) or "all bytes match SHA256SUMS"
     more = f"; not part of the run: {join_words(others, 5)}" if others else ""

@@ -6,10 +6,15 @@ Two rules hold for every run:
   in it are kept, and so is the folder.
 - Order of writing: the bytes of a file are flushed, then its folder; it is renamed, and the parent folder is flushed. Only then
   the files that it replaces are removed.
+
+Temporary files have the tag of their process in their names, so that a later process can tell who made them.
 """
 
+import errno
+import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 from collections.abc import Iterator
@@ -29,9 +34,24 @@ _PARTS = re.compile(r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.
 _SWEEP_PARTS = re.compile(r"(model|plan|environment|free_memory|empty)\.json|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp")
 
 
+# Errors of a file system that has no flush of folders; many FUSE and some network file systems.
+_NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
 def parts_of(target: Path) -> Path:
     """Return the folder of partial results of a run, ``OUT.parts``."""
     return target.with_name(f"{target.name}.parts")
+
+
+def shards_in(folder: Path, first: int = 0) -> int:
+    """Return the number of shards in ``OUT.parts``, counted from sweep ``first`` on."""
+    return sum(len(shard_files(one)) for one in folder.glob("[0-9][0-9][0-9]") if int(one.name) >= first)
+
+
+def shard_files(folder: Path) -> dict[int, Path]:
+    """Return number -> file for the shards of a sweep; the last file by name if two machines wrote one number."""
+    numbered = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
+    return {int(number): file for number, file in numbered if number.isdigit()}
 
 
 def check_parts(folder: Path) -> None:
@@ -59,7 +79,9 @@ def _problem_of_parts(folder: Path) -> str:
             return ""
     except FileNotFoundError:  # removed in between
         return ""
-    except (ValueError, OSError, RecursionError):
+    except OSError as why:
+        return f"{folder} exists and cannot be read ({why.strerror})"
+    except (ValueError, RecursionError):
         pass
     return f"{folder} exists, and its run.json is not the record of an unfinished run, or is damaged"
 
@@ -139,43 +161,80 @@ def flush_tree(folder: Path) -> None:
     flush_folder(folder)
 
 
-def flush_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk; Windows has no such call."""
+def flush_folder(folder: Path) -> bool:
+    """Flush the entries of a folder to disk; return False on a file system or system that has no such call."""
     if os.name == "nt":
-        return
+        return False
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
+    except OSError as why:
+        if why.errno not in _NO_FLUSH:
+            raise
+        return False
     finally:
         os.close(opened)
+    return True
 
 
-def process_tag(pid: int | None = None) -> str:
-    """Return a name of a process that no later process has: its id and its start time.
+def process_tag() -> str:
+    """Return a name of this process that no other process has: its id, its start time and a hash of its machine.
 
     On Linux the time is counted from the start of the machine, so a clock that is set does not change it.
     """
-    pid = os.getpid() if pid is None else pid
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.is_file():
-        return f"{pid}-{round(1000 * psutil.Process(pid).create_time())}"
-    return f"{pid}-{stat.read_bytes().rpartition(b')')[2].split()[19].decode()}"  # field 22, in ticks
+    stat = Path("/proc/self/stat")
+    return f"{os.getpid()}-{_start_of(stat) if stat.is_file() else _start_by_clock(os.getpid())}-{_machine()}"
 
 
-def is_running(tag: str) -> bool:
-    """Return whether the process with this tag is running."""
-    try:
-        return process_tag(int(tag.partition("-")[0])) == tag
-    except (psutil.NoSuchProcess, OSError):
-        return False
-    except psutil.AccessDenied:  # a process of another user
+def is_abandoned(tag: str, *, locked: bool) -> bool:
+    """Return whether no process uses the temporary files with this tag any more.
+
+    Args:
+        tag: Tag of the process that made the files.
+        locked: Whether this process holds the lock of the run. Every process that writes a run holds it, so nobody else can be
+            writing. On a file system without locks, only an ended process of this machine and PID namespace is known to be gone.
+    """
+    pid, _, machine = tag.split("-")
+    if locked or tag == process_tag():
         return True
+    if machine != _machine():
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        start = _start_of(stat) if stat.is_file() else _start_by_clock(int(pid))
+    except (psutil.NoSuchProcess, OSError):
+        return True
+    except psutil.AccessDenied:  # a process of another user
+        return False
+    return tag != f"{pid}-{start}-{machine}"
+
+
+def temporary_tag(name: str) -> str:
+    """Return the tag in the name of a temporary file or folder; empty if the name has another form."""
+    match = re.search(r"\.(\d+-\d+-[0-9a-f]{12})(-[0-9a-f]+)?\.(tmp|old)$", name)
+    return match[1] if match else ""
+
+
+def _start_of(stat: Path) -> int:
+    return int(stat.read_bytes().rpartition(b")")[2].split()[19])  # field 22, in ticks
+
+
+def _start_by_clock(pid: int) -> int:
+    return round(1000 * psutil.Process(pid).create_time())
+
+
+def _machine() -> str:
+    """Return a hash of the running system and of the PID namespace, within which process ids have a meaning."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    is_known = boot.is_file() and namespace.is_symlink()
+    text = f"{boot.read_text()} {namespace.readlink()}" if is_known else platform.node()
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @contextmanager
 def _temporary_file(file: Path, data: bytes) -> Iterator[Path]:
-    """Write a temporary file with a name that is unique over processes and machines."""
-    work = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    """Write a temporary file; its name is unique over processes, machines and threads."""
+    work = file.with_name(f".{file.name}.{process_tag()}-{secrets.token_hex(4)}.tmp")
     try:
         with work.open("wb") as out:
             out.write(data)

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,9 +22,19 @@ import pyarrow.parquet as pq
 from pydantic import RootModel
 
 from anchorlens.errors import RunError
-from anchorlens.runs.files import check_parts, parts_of, remove_parts, write_first, write_whole
+from anchorlens.runs.files import (
+    is_abandoned,
+    parts_of,
+    remove_parts,
+    shard_files,
+    shards_in,
+    temporary_tag,
+    write_first,
+    write_whole,
+)  # fmt: skip
 from anchorlens.runs.jobs import Job
-from anchorlens.runs.locks import lock_run
+from anchorlens.runs.locks import RunLock, lock_run
+from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.runs.validation import NOTES, PARTS, check_form
 from anchorlens.warn import warn
 
@@ -38,48 +48,56 @@ _CURE = "Start over with restart=True."
 class Journal:
     """Parts of one run; this process measures one job of them, or all if ``job`` is None."""
 
-    def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
-        self.folder, self.sweeps, self.job = folder, [as_json(one) for one in sweeps], job
+    def __init__(self, lock: RunLock, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
+        self.lock = lock
+        self.folder = parts_of(lock.target)
+        self.sweeps = [as_json(one) for one in sweeps]
+        self.job = job
 
     def sweep(self, number: int) -> "SweepJournal":
         """Return the journal of one sweep."""
         log = "log.jsonl" if self.job is None else f"log-{self.job.name}.jsonl"
         identity = hashlib.sha256(_text(self.sweeps[number])).hexdigest()
-        return SweepJournal(self.folder / f"{number:03d}", self.folder / log, number, self.job, identity)
+        return SweepJournal(self.lock, number, self.folder / log, self.job, identity)
 
 
 @contextmanager
 def open_journal(
     target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, restart: bool, job: Job | None = None,
-    command: Mapping[str, Any] | None = None,
+    command: Mapping[str, Any] | None = None, prepare: Callable[[RunLock], object] = lambda lock: None,  # noqa: ARG005
 ) -> Iterator[Journal]:  # fmt: skip
-    """Open the journal of a run and lock it; a job always continues existing parts."""
+    """Open the journal of a run and lock it; a job always continues existing parts.
+
+    ``prepare`` is called before parts are read or discarded, while no other process can write the run.
+    """
     folder = parts_of(target)
-    check_parts(folder)
-    journal = Journal(folder, sweeps, job)
     try:
-        with lock_run(folder, target, job):
-            _begin(journal, target, command, resume=resume or job is not None, restart=restart)
+        with lock_run(target, job, prepare) as lock:
+            journal = Journal(lock, sweeps, job)
+            _begin(journal, command, resume=resume or job is not None, restart=restart)
             try:
                 yield journal
             finally:
                 if job is None and not shards_in(folder):  # nothing was measured, or the run is finished
-                    remove_parts(folder)
+                    with name_storage_errors(target, folder, "removed"):
+                        remove_parts(folder)
     finally:
         if job is not None and folder.is_dir():
-            with suppress(RunError), lock_run(folder, target, None):  # the last job removes an empty folder
+            with suppress(RunError), lock_run(target):  # the last job removes an empty folder
                 if not shards_in(folder):
                     remove_parts(folder)
 
 
-def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *, resume: bool, restart: bool) -> None:
-    file, done = journal.folder / "run.json", shards_in(journal.folder)
-    if journal.job is None and (restart or not done):
-        remove_parts(journal.folder, keep_locks=True)
-    if not file.exists():
-        record = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
-        write_first(file, _text(record))
-    elif not resume:
+def _begin(journal: Journal, command: Mapping[str, Any] | None, *, resume: bool, restart: bool) -> None:
+    file, done, target = journal.folder / "run.json", shards_in(journal.folder), journal.lock.target
+    with name_storage_errors(target, journal.folder):
+        if journal.job is None and (restart or not done):
+            remove_parts(journal.folder, keep_locks=True)
+        is_new = not file.exists()
+        if is_new:
+            record = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
+            write_first(file, _text(record))
+    if not is_new and not resume:
         raise RunError(
             f"{journal.folder} holds an unfinished run ({done} shard{'s' * (done != 1)} done). Continue it with resume=True, or "
             "discard it with restart=True."
@@ -90,22 +108,15 @@ def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *,
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
 
 
-def shards_in(folder: Path, first: int = 0) -> int:
-    """Return the number of shards in ``OUT.parts``, counted from sweep ``first`` on."""
-    return sum(len(shard_files(one)) for one in folder.glob("[0-9][0-9][0-9]") if int(one.name) >= first)
-
-
-def shard_files(folder: Path) -> dict[int, Path]:
-    """Return number -> file for the shards of a sweep; the last file by name if two machines wrote one number."""
-    numbered = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
-    return {int(number): file for number, file in numbered if number.isdigit()}
-
-
 class SweepJournal:
     """Shards of one sweep, and a log with a line for each."""
 
-    def __init__(self, folder: Path, log: Path, number: int, job: Job | None = None, identity: str = "") -> None:
-        self.folder, self.log, self.number, self.job = folder, log, number, job
+    def __init__(self, lock: RunLock, number: int, log: Path, job: Job | None = None, identity: str = "") -> None:
+        self._lock = lock
+        self.folder = parts_of(lock.target) / f"{number:03d}"
+        self.number = number
+        self.log = log
+        self.job = job
         self._files: dict[int, Path] = {}
         self._origin: dict[str, Any] = {"sweep_sha256": identity}
         self._environment: Any = None
@@ -124,9 +135,10 @@ class SweepJournal:
     def note_once(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the value stored under a name; if there is none, store this one."""
         file = self.folder / f"{name}.json"
-        if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_first(file, _text(as_json(value)))
+        with name_storage_errors(self._lock.target, file):
+            if not file.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_first(file, _text(as_json(value)))
         return read_json(file)
 
     def find_shards(self, n_shards: int, origin: Mapping[str, Any] | None = None, environment: Any = None) -> None:
@@ -140,10 +152,10 @@ class SweepJournal:
         """
         self._origin |= as_json(origin or {})
         self._environment = environment
-        self._files = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
-        if self.job is None:
-            for file in self.folder.glob("*.tmp"):  # left by a killed process; this one holds the lock
-                file.unlink(missing_ok=True)
+        with name_storage_errors(self._lock.target, self.folder):
+            self._files = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
+            if self.job is None:
+                self._remove_temporary_files()
         self._log(event="begin", shards=n_shards, found=len(self._files))
 
     def read(self, number: int) -> tuple[pd.DataFrame, dict[str, Any]] | None:
@@ -151,10 +163,12 @@ class SweepJournal:
         file = self._files.get(number)
         if file is None:
             return None
-        data = file.read_bytes()
+        with name_storage_errors(self._lock.target, f"Shard {file}", "read"):
+            data = file.read_bytes()
         if file.name != shard_name(number, data):
             aside = file.with_suffix(".damaged")
-            file.replace(aside)
+            with name_storage_errors(self._lock.target, f"The damaged shard {file}", "renamed"):
+                file.replace(aside)
             del self._files[number]
             warn(f"Shard {file} is damaged: its hash does not match. It was renamed to {aside} and is measured again.")
             self._log(event="damaged", shard=number)
@@ -173,16 +187,17 @@ class SweepJournal:
         pq.write_table(table, into)
         data = into.getvalue()
         file = self.folder / shard_name(number, data)
-        try:
+        with name_storage_errors(self._lock.target, f"Shard {number} of {self.folder}"):
             write_whole(file, data)
-            self._log(event="shard", shard=number, rows=len(frame), **{k: v for k, v in notes.items() if k == "work"})
-        except OSError as why:
-            problem = f"Shard {number} cannot be written to {self.folder} ({why.strerror})."
-            if not self.folder.is_dir():
-                raise RunError(f"{problem} The folder was removed during the run, with the measured shards. Start again.") from why
-            raise RunError(f"{problem} {len(self._files)} shards are kept there: make room and continue with resume=True.") from why
         self._files[number] = file
+        self._log(event="shard", shard=number, rows=len(frame), **{k: v for k, v in notes.items() if k == "work"})
         return _frame(data)[0], dict(notes)
+
+    def _remove_temporary_files(self) -> None:
+        for file in self.folder.glob(".*.tmp"):
+            tag = temporary_tag(file.name)
+            if tag and is_abandoned(tag, locked=self._lock.is_exclusive):
+                file.unlink(missing_ok=True)
 
     def _log(self, **event: Any) -> None:
         now = time.monotonic()
@@ -191,7 +206,7 @@ class SweepJournal:
             "seconds": round(now - self._since, 3), "rss_mb": round(psutil.Process().memory_info().rss / 1e6), "pid": os.getpid(),
         }  # fmt: skip
         self._since = now
-        with self.log.open("a", encoding="utf8") as file:
+        with name_storage_errors(self._lock.target, self.log), self.log.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
@@ -230,7 +245,9 @@ def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON file of the parts. Raise RunError if it is damaged."""
     try:
         value = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as why:
+    except OSError as why:
+        raise RunError(f"{file} cannot be read ({why.strerror}). Check its permissions. {_CURE}") from why
+    except (ValueError, RecursionError) as why:
         raise RunError(f"{file} is damaged ({why}). {_CURE}") from why
     form = PARTS if file.name == "run.json" else NOTES.get(file.name, RootModel[dict[str, Any]])
     check_form(file, value, form, _CURE)

@@ -7,9 +7,11 @@ from typing import Any
 
 from anchorlens.display import join_words
 from anchorlens.errors import RunError
-from anchorlens.runs.files import check_parts, parts_of, remove_parts, write_whole
-from anchorlens.runs.journal import differences, read_json, refuse, shard_files, shard_name, shards_in
+from anchorlens.runs.files import parts_of, remove_parts, shard_files, shards_in, write_whole
+from anchorlens.runs.final_write import restore_run
+from anchorlens.runs.journal import differences, read_json, refuse, shard_name
 from anchorlens.runs.locks import lock_run
+from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.warn import warn
 
 # Name of the note of a sweep without rows, which has no shards.
@@ -38,7 +40,9 @@ def missing_in(target: Path) -> dict[int, tuple[int | None, list[int]]]:
 
 def refuse_missing(target: Path) -> None:
     """Raise RunError if shards are missing; the message names the jobs to run again."""
-    folder, missing = parts_of(target), missing_in(target)
+    folder = parts_of(target)
+    with name_storage_errors(target, folder, "read"):
+        missing = missing_in(target)
     if not missing:
         return
     several, lacks = len(_record(folder)["sweeps"]) > 1, list[str]()
@@ -74,10 +78,10 @@ def _record(folder: Path) -> dict[str, Any]:
 def copy_parts(target: Path, others: Sequence[Path]) -> int:
     """Copy shards of the same run from other folders into its parts, and return how many are new."""
     home = parts_of(target)
-    check_parts(home)
-    with lock_run(home, target, None):
+    with lock_run(target, prepare=restore_run):
         try:
-            return sum(_copy(home, other) for other in others)
+            with name_storage_errors(target, home):
+                return sum(_copy(home, other) for other in others)
         finally:
             if not shards_in(home):
                 remove_parts(home)
@@ -93,18 +97,26 @@ def _copy(home: Path, other: Path) -> int:
         copies += _new_notes(target, source)
         existing = shard_files(target)
         for number, file in shard_files(source).items():
-            data = file.read_bytes()
+            data = _read(file)
             if file.name != shard_name(number, data):
                 raise RunError(f"Shard {file} is damaged: its hash does not match. Copy it again.")
             if number not in existing:
                 copies.append((target / file.name, data))
-    copies += [(home / log.name, log.read_bytes()) for log in other.glob("log*.jsonl") if not (home / log.name).exists()]
+    copies += [(home / log.name, _read(log)) for log in other.glob("log*.jsonl") if not (home / log.name).exists()]
+    record_there = _read(other / "run.json")
+    if not (home / "run.json").is_file():  # first, because a folder of shards without a record is refused
+        write_whole(home / "run.json", record_there)
     for file, data in copies:
         file.parent.mkdir(exist_ok=True)
         write_whole(file, data)
-    if not (home / "run.json").is_file():  # last, because it marks the folder as a run
-        write_whole(home / "run.json", (other / "run.json").read_bytes())
     return sum(file.suffix == ".parquet" for file, _ in copies)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as why:
+        raise RunError(f"{file} cannot be read ({why.strerror}). Nothing was copied. Check the file.") from why
 
 
 def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:
@@ -113,7 +125,7 @@ def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:
     for file in sorted(source.glob("*.json")):
         existing = target / file.name
         if not existing.is_file():
-            copies.append((existing, file.read_bytes()))
+            copies.append((existing, _read(file)))
             continue
         changes = differences({file.stem: read_json(existing)}, {file.stem: read_json(file)})
         if file.stem in _DECIDES:

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from anchorlens.errors import RunError
-from anchorlens.runs.files import LOCK, parts_of
-from anchorlens.runs.journal import read_json, shard_files
+from anchorlens.paths import resolve_path
+from anchorlens.runs.files import LOCK, parts_of, shard_files
+from anchorlens.runs.journal import read_json
 from anchorlens.runs.locks import is_held, running_jobs
-from anchorlens.runs.store import read_record, restore_run, to_path
+from anchorlens.runs.storage_errors import name_storage_errors
+from anchorlens.runs.store import open_for_reading, read_record
 
 # Number of log lines that the rate is computed from.
 _RECENT = 20
@@ -75,22 +77,33 @@ class RunStatus:
 
 
 def status_of(path: "str | Path") -> RunStatus:
-    """Return the status of a run. Raise RunError if neither a run nor parts of one exist."""
-    target = to_path(path, "path")
-    target = target if target.name else target.absolute()  # the name of "."
+    """Return the status of a run; nothing is changed. Raise RunError if neither a run nor parts of one exist."""
+    target = resolve_path(path, "path")
     if not target.name:
         raise RunError(f"{target} is not a run. Give the path of a run directory.")
-    if not target.exists():
-        restore_run(target)
     parts = parts_of(target)
-    has_run = (target / "run.json").is_file()
+    with name_storage_errors(target, action="read"):
+        has_parts = (parts / "run.json").is_file()
+        try:
+            with open_for_reading(target) as run:
+                return _read_status(target, run, parts)
+        except RunError:
+            if not has_parts or (parts / "run.json").is_file():
+                raise
+            with open_for_reading(target) as run:  # it was finished while its parts were read
+                return _read_status(target, run, parts)
+
+
+def _read_status(target: Path, run: Path, parts: Path) -> RunStatus:
+    """Return the status of the run at ``target``, which is in the folder ``run``."""
+    has_run = (run / "run.json").is_file()
     if not (parts / "run.json").is_file():
         if not has_run:
             raise RunError(f"{target} is not a run, and {parts} holds no parts of one. Give the path of a run directory.")
-        names = [_name(sweep["config"]["protocol"], sweep) for sweep in read_record(target)["sweeps"]]
+        names = [_name(sweep["config"]["protocol"], sweep) for sweep in read_record(run)["sweeps"]]
         return RunStatus("finished", tuple(SweepStatus(name, None, 0, True, None, "") for name in names))
     plan = read_json(parts / "run.json")["sweeps"]
-    done = {_name(s["config"]["protocol"], s) for s in read_record(target)["sweeps"]} if has_run else set()
+    done = {_name(s["config"]["protocol"], s) for s in read_record(run)["sweeps"]} if has_run else set()
     jobs = running_jobs(parts)
     logs = [_log(parts / f"log-{job.name}.jsonl") for job in jobs] or [_log(file) for file in sorted(parts.glob("log*.jsonl"))]
     sweeps = tuple(_part(parts / f"{i:03d}", i, one, logs, done) for i, one in enumerate(plan))

@@ -1,192 +1,123 @@
-"""Read and write run directories; a run is written to a temporary folder and renamed, so it is never incomplete."""
+"""Read and write the record and the tables of a run directory."""
 
 import json
 import os
-import re
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from anchorlens.errors import RunError
 from anchorlens.missing_values import with_nulls
-from anchorlens.runs.checksums import SUMS, check_file, listed_files, write_sums
-from anchorlens.runs.files import (
-    LOCK,
-    check_parts,
-    flush_folder,
-    flush_tree,
-    has_removed_parts,
-    is_running,
-    parts_of,
-    process_tag,
-    remove_empty,
-    remove_parts,
-)  # fmt: skip
-from anchorlens.runs.locks import LockedError, is_held, lock_run
+from anchorlens.runs.checksums import check_file, write_sums
+from anchorlens.runs.files import flush_folder, flush_tree
+from anchorlens.runs.final_write import find_run, put_in_place, restore_aside, restore_run, temporary_folders, write_table
+from anchorlens.runs.locks import RunLock
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
-from anchorlens.runs.validation import LIST_TYPES, RUN, check_form, read_table
+from anchorlens.runs.storage_errors import name_storage_errors
+from anchorlens.runs.validation import RUN, check_form, read_table
 
 TABLES = ("examples", "samples", "curves")
 
 
-def to_path(value: "str | os.PathLike[str]", argument: str) -> Path:
-    """Return the value of an argument as a Path. Raise RunError if it is no path."""
-    if not isinstance(value, str | os.PathLike) or not str(value):
-        raise RunError(f"{argument}={value!r}: must be the path of a run directory.", argument=argument)
-    return Path(value)
-
-
-def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
-    """Return the run directory, with a link followed. Raise RunError if no run can be written there."""
-    target = to_path(path, "out")
-    if target.is_symlink():
-        target = target.resolve()
-    restore_run(target)
-    if target.name in ("", "..") or (target.exists() and target.resolve() in (Path.cwd(), *Path.cwd().parents)):
-        raise RunError(f"{target} is the current folder or above it. Choose another path.")
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        if not _is_run(target):
-            raise RunError(f"{target} exists and is not a run. Choose another path.")
-        if not overwrite:
-            raise RunError(f"{target} already holds a run. Choose another path, or give overwrite=True.")
-    check_place(next((p for p in (target.absolute().parent, *target.absolute().parents) if p.exists()), Path("/")))
-    return target
-
-
-def _is_run(folder: Path) -> bool:
-    """Return whether a folder has the record of a run, of any schema version."""
-    try:
-        record = json.loads((folder / "run.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and {"schema_version", "sweeps"} <= record.keys()
-
-
-def check_place(folder: Path) -> None:
-    """Raise RunError if a folder is not writable; tested by writing, since permission bits are not reliable everywhere."""
-    probe = folder / f".anchorlens-{os.getpid()}.tmp"
-    try:
-        probe.mkdir()
-        probe.rmdir()
-    except OSError as why:
-        raise RunError(f"{folder} cannot be written. Choose another path.") from why
-
-
-def restore_run(target: Path) -> None:
-    """Undo what a killed process left of :func:`write_run`: restore the run that it set aside, and remove its unfinished one.
-
-    Parts whose removal was interrupted are removed. Nothing is done while the run is locked: the process that holds the lock may be
-    one of another machine.
-    """
-    if not target.name or not target.parent.is_dir() or is_held(parts_of(target) / LOCK):
-        return
-    parts = parts_of(target)
-    if has_removed_parts(parts):
-        check_parts(parts)
-        # A job that is about to write its record looks like parts whose removal was interrupted, and holds its lock.
-        with suppress(LockedError), lock_run(parts, target, None):
-            if has_removed_parts(parts):
-                remove_parts(parts)
-    for file in sorted(target.parent.iterdir()):
-        match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+-\d+)\.(old|tmp)", file.name)
-        if match is None or is_running(match[1]):
-            continue
-        try:
-            if match[2] == "tmp":
-                shutil.rmtree(file, ignore_errors=True)
-            elif target.exists():
-                _remove_run(file, target)
-            else:
-                file.rename(target)
-        except OSError as why:
-            raise RunError(
-                f"A killed process left a run in {file}, and it cannot be moved to {target} ({why.strerror}). "
-                "Check the permissions of the folder."
-            ) from why
-
-
 def write_run(
-    target: Path, tables: Mapping[str, pd.DataFrame], sweeps: Sequence[Mapping[str, Any]], *, more: Callable[[Path], None],
+    lock: RunLock, tables: Mapping[str, pd.DataFrame], sweeps: Sequence[Mapping[str, Any]], *, more: Callable[[Path], None],
     pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
 ) -> Path:  # fmt: skip
-    """Write a run directory, replacing an existing one; ``more`` writes further files into a directory.
+    """Write a run directory as a whole or not at all, in place of the run that is there.
 
     Files of others in the existing directory are moved to the new one.
+
+    Args:
+        lock: Lock of the run.
+        tables: Tables by name.
+        sweeps: Record of each sweep.
+        more: Function that writes further files into a directory.
+        pending: Sweeps of the study that are not finished.
+        study: Identity of every sweep of the study.
+
+    Returns:
+        The directory.
+
+    Raises:
+        RunError: If a file cannot be written. The run that was there and stored shards are kept.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work, old = (target.parent / f".{target.name}.{process_tag()}.{kind}" for kind in ("tmp", "old"))
-    shutil.rmtree(work, ignore_errors=True)
-    try:
-        work.mkdir()
-        for name, frame in tables.items():
-            _write(work / f"{name}.parquet", frame)
-        more(work)
-        record = {
-            "schema_version": SCHEMA_VERSION, "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "pending": list(pending), "study": list(study), "sweeps": list(sweeps),
-        }  # fmt: skip
-        (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
-        write_sums(work)
-        flush_tree(work)
-        if target.exists():
-            target.rename(old)
-        work.rename(target)
+    target = lock.target
+    work, aside = temporary_folders(target)
+    restore_run(lock)
+    with name_storage_errors(target):
+        try:
+            work.mkdir(parents=True)
+            for name, frame in tables.items():
+                write_table(work / f"{name}.parquet", frame)
+            more(work)
+            record = {
+                "schema_version": SCHEMA_VERSION, "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "pending": list(pending), "study": list(study), "sweeps": _with_limits(sweeps, lock),
+            }  # fmt: skip
+            (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
+            write_sums(work)
+            flush_tree(work)
+            put_in_place(work, target, aside)
+        except BaseException:
+            restore_run(lock)
+            raise
         flush_folder(target.parent)
-    except OSError as why:
-        kept = "The run that was there and stored shards are kept."
-        raise RunError(f"{target} cannot be written ({why.strerror or why}). {kept} Make room, or choose another path.") from why
-    finally:
-        if old.exists() and not target.exists():  # interrupted between the two renames
-            old.rename(target)
-        shutil.rmtree(work, ignore_errors=True)
-    _remove_run(old, target)
+    if aside.exists():
+        restore_aside(aside, target)
     return target
 
 
-def _remove_run(old: Path, new: Path) -> None:
-    """Remove the files that the SHA256SUMS of a replaced run lists, the list last; move the others to the new run."""
-    ours = listed_files(old)
-    for file in sorted(old.rglob("*"), key=lambda file: (file.name == SUMS, file)) if old.exists() else ():
-        name = file.relative_to(old).as_posix()
-        if name in ours and not file.is_dir():
-            file.unlink()
-        elif not file.is_dir() or file.is_symlink():
-            place = new / name
-            while place.exists():
-                place = place.with_name(f"{place.name}.kept")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            file.rename(place)
-    for folder in sorted((one for one in old.rglob("*") if one.is_dir()), reverse=True):
-        folder.rmdir()
-    remove_empty(old)
+def _with_limits(sweeps: Sequence[Mapping[str, Any]], lock: RunLock) -> list[Mapping[str, Any]]:
+    """Return the records of sweeps; the environment names what the file system lacks."""
+    lacks = [] if lock.is_exclusive else ["locks"]
+    if os.name != "nt" and not flush_folder(lock.target.parent):
+        lacks.append("flush of folders")
+    if not lacks:
+        return list(sweeps)
+    return [{**sweep, "environment": {**sweep["environment"], "file_system_lacks": lacks}} for sweep in sweeps]
 
 
-def _write(path: Path, frame: pd.DataFrame) -> None:
-    schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    kinds = {one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema} | LIST_TYPES
-    schema = pa.schema([one.with_type(kinds[one.name]) for one in schema], schema.metadata)
-    frame.to_parquet(path, index=False, schema=schema)
+@contextmanager
+def open_for_reading(path: "str | os.PathLike[str]") -> Iterator[Path]:
+    """Return the folder of a run for the reads in a ``with`` block. Raise RunError if it was replaced in the meantime."""
+    folder = find_run(path)
+    before = _identity(folder)
+    problem = f"{folder} was replaced by another process while it was read. Read it again."
+    try:
+        yield folder
+    except RunError as why:
+        if _identity(folder) != before:
+            raise RunError(problem) from why
+        raise
+    if _identity(folder) != before:
+        raise RunError(problem)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return device and number of a folder, which differ after it was replaced; None if it is missing."""
+    try:
+        stat = folder.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
 
 
 def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     """Read run.json of a run directory."""
-    folder = to_path(path, "path")
+    folder = find_run(path)
     file = folder / "run.json"
-    if not folder.exists():
-        restore_run(folder)
     if not folder.exists():
         raise RunError(f"{folder} does not exist. Give the path of a run directory that a sweep has written.")
     if not file.is_file():
         raise RunError(f"{folder} is not a run: it has no run.json. Write a run with result.save({str(folder)!r}).")
     check_file(folder, file.name)
     try:
-        record = json.loads(file.read_bytes())
+        with name_storage_errors(folder, file, "read"):
+            record = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as why:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
     version = record.get("schema_version") if isinstance(record, dict) else SCHEMA_VERSION
@@ -201,9 +132,10 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
 
 def study_of(path: Path) -> list[Any] | None:
     """Return the identity of every sweep of a run's study; None if there is no run or no study in its record."""
-    if not (path / "run.json").is_file():
+    run = find_run(path)
+    if not (run / "run.json").is_file():
         return None
-    return read_record(path).get("study") or None
+    return read_record(run).get("study") or None
 
 
 def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
@@ -218,6 +150,7 @@ def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.
     """
-    read_record(path)
-    curves = read_table(Path(path), "curves")
+    with open_for_reading(path) as folder:
+        read_record(folder)
+        curves = read_table(folder, "curves")
     return with_nulls(curves[answer_first(curves)])

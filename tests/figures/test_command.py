@@ -1,6 +1,7 @@
 """``anchorlens figure``: options, claims and captions of runs on disk."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -106,16 +107,15 @@ def test_help_says_what_the_words_mean():
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_drawn(tmp_path, monkeypatch):
-    closed, mkdir = tmp_path / "closed", Path.mkdir
+    closed = tmp_path / "closed"
     closed.mkdir()
 
-    def denied(self, *args, **options):
-        if self.parent == closed:
-            raise PermissionError("denied")
-        mkdir(self, *args, **options)
+    def denied(**given):
+        assert given == {"dir": closed}
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "mkdir", denied)
+    monkeypatch.setattr(tempfile, "TemporaryFile", denied)
     monkeypatch.setattr(loading, "load_run", lambda path: pytest.fail("a run was read"))
     # The place comes first, and so does the suffix.
-    refused("no/such/run", "--out", str(closed / "f.html"), said=f"{closed} cannot be written")
+    refused("no/such/run", "--out", str(closed / "f.html"), said=f"path='{closed}/f.html' cannot be written (Permission denied)")
     refused("no/such/run", "--out", str(tmp_path / "f.jpg"), said="End the name with .html, .png, .svg or .pdf")

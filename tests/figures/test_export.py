@@ -53,7 +53,7 @@ def test_failed_write_keeps_the_older_page(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InputError, match=r"figure\.html' cannot be written \(No space left"):
         save_html(small(), target)
     assert target.read_bytes() == b"an older page"
     assert [path.name for path in tmp_path.iterdir()] == ["figure.html"]

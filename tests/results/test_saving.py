@@ -8,6 +8,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import RunError
+from anchorlens.runs.locks import lock_run
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, EXAMPLE_COLUMNS, SAMPLE_COLUMNS
 from tests.questions.make import capitals, equal_lengths
 
@@ -47,6 +48,28 @@ def test_record_says_where_the_numbers_come_from(saved):
     assert sum(sweep["plan"]["batches"]) == len(
         pd.read_parquet(saved / "samples.parquet").drop_duplicates(["example_id", "donor_id"])
     )
+
+
+def test_a_run_that_another_process_writes_is_not_replaced(sweep, tmp_path):
+    """The lock is that of a sweep with `out`; the message names it."""
+    for overwrite in (False, True):
+        with lock_run(tmp_path / "a"), pytest.raises(RunError, match=r"Another process is writing .*a and holds .*a\.parts.lock"):
+            sweep.save(tmp_path / "a", overwrite=overwrite)
+        assert [file for file in tmp_path.iterdir() if file.name != "a"] == []
+        sweep.save(tmp_path / "a", overwrite=overwrite)
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_home_folder_is_expanded_once(sweep, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert sweep.save("~/runs/a") == tmp_path / "home" / "runs" / "a"
+    assert al.load_run("~/runs/a")[0].run_id == sweep.run_id
+    assert al.verify_run("~/runs/a", cells=0).ok
+    assert len(al.load_curves("~/runs/a")) > 0
+    assert al.save_report("~/runs/a", "~/report.html") == tmp_path / "home" / "report.html"
+    assert al.save_html(al.plot_curves("~/runs/a"), "~/figure.html") == tmp_path / "home" / "figure.html"
+    assert [file.name for file in tmp_path.iterdir()] == ["home"]
 
 
 def test_several_sweeps_share_a_run(tiny_model, sweep, tmp_path):

@@ -20,7 +20,17 @@ from anchorlens.runs.journal import parts_of, shards_in
 from anchorlens.runs.merging import copy_parts, refuse_missing
 from anchorlens.runs.status import status_of
 from tests.questions.make import capitals
-from tests.running.kills import WRITES, fork, hashes, interrupt, kills, write_kills
+from tests.running.kills import (
+    COMMANDS,
+    WRITES,
+    fork,
+    hashes,
+    interrupt,
+    kills,
+    one_run_in_two_namespaces,
+    system_call_kills,
+    write_kills,
+)  # fmt: skip
 from tests.shell import ROOT
 from tests.tiers import fast
 
@@ -186,6 +196,29 @@ def test_a_final_write_that_is_killed_before_a_file_operation(tiny_model, tmp_pa
     seed = random.randrange(10**6)
     found = write_kills(tiny_model("llama"), tmp_path, kind, 0.1, seed)
     assert set(found) <= {"parts" if kind == "new" else "old", "new"}, seed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="children are forked and traced")
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_command_that_is_killed_at_random_system_calls(tiny_model, tmp_path, kind):
+    """Three times; ``python -m tests.running.kills`` does it fifty times."""
+    seed = random.randrange(10**6)
+    total, found = system_call_kills(tiny_model("llama"), tmp_path, kind, 3, seed)
+    assert total > 300
+    assert set(found) <= {"old", "new"}, seed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+def test_one_run_in_two_namespaces_of_process_ids(tiny_model, tmp_path):
+    """As in two containers: their processes have the same numbers, and neither sees the other."""
+    seed = random.randrange(10**6)
+    try:
+        ends, _ = one_run_in_two_namespaces(tiny_model("llama"), tmp_path, 15, seed)
+    except PermissionError as why:
+        pytest.skip(str(why))
+    assert sum(ends.values()) == 15, seed
 
 
 # --- options of workers --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """What is refused when a sweep goes on; that its bytes are right is in :mod:`tests.running.test_executors`."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,9 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError, RunError
+from anchorlens.running import run_storage
 from anchorlens.running import runner as driver
-from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.files import parts_of, process_tag, shards_in
 from anchorlens.runs.merging import refuse_missing
 from tests.questions.make import capitals, data_of
 from tests.running.kills import hashes, interrupt
@@ -145,7 +148,7 @@ def test_two_processes_on_one_run(tiny_model, tmp_path):
     model, out = tiny_model("llama"), tmp_path / "out"
 
     def second(plan):
-        with pytest.raises(RunError, match="Another process is measuring"):
+        with pytest.raises(RunError, match="Another process is writing"):
             swap(model, out=out)
 
     swap(model, out=out, on_plan=second)
@@ -160,6 +163,64 @@ def test_a_place_that_nobody_may_write_is_refused_before_anything_is_measured(ti
     monkeypatch.setattr(driver.LocalRunner, "plan", None)
     with pytest.raises(RunError, match="cannot be written.*Choose another path"):
         swap(tiny_model("llama"), out=Path("/proc/runs/a"), **more)
+
+
+@pytest.mark.parametrize("more", [{}, {"resume": True}, {"overwrite": True}, {"restart": True}, {"job": "1/2"}])
+@pytest.mark.parametrize("name", ["mount", "x" * 240])
+def test_a_place_where_the_final_write_would_fail_is_refused_at_once(tiny_model, tmp_path, monkeypatch, more, name):
+    """A mount point cannot be renamed, and a long name leaves no room for temporary names."""
+    right, out = os.rename, tmp_path / name
+
+    def rename(source, target, **options):
+        if out in (Path(source), Path(target)):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        right(source, target, **options)
+
+    if name == "mount":
+        out.mkdir()
+        monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(driver.LocalRunner, "plan", None)
+    said = "busy.*It is a mount point.*give a folder below it" if name == "mount" else "too long.*Give a shorter path"
+    with pytest.raises(RunError, match=said):
+        swap(tiny_model("llama"), out=out, **more)
+    assert [file.name for file in tmp_path.iterdir()] == (["mount"] if name == "mount" else [])
+
+
+def test_jobs_rehearse_the_final_write_once(tiny_model, tmp_path, monkeypatch):
+    """A hundred jobs that start at once would else wait for each other."""
+    rehearsed, right, model = [], run_storage.rehearse_write, tiny_model("llama")
+
+    def rehearse(lock):
+        rehearsed.append(lock.target)
+        right(lock)
+
+    monkeypatch.setattr(run_storage, "rehearse_write", rehearse)
+    swap(model, out=tmp_path / "a", job="1/3", on_plan=lambda plan: swap(model, out=tmp_path / "a", job="2/3"))
+    assert rehearsed == [tmp_path / "a"]
+    swap(model, out=tmp_path / "a", job="3/3")
+    assert rehearsed == [tmp_path / "a"] * 2
+
+
+def test_a_finished_run_is_cleaned_by_resume(tiny_model, tmp_path):
+    """A process was killed while it removed the parts and the run that it had replaced."""
+    first = swap(tiny_model("llama"), out=tmp_path / "a", seed=1)
+    swap(tiny_model("llama"), out=tmp_path / "out")
+    tag = f"{process_tag().split('-')[0]}-0-{process_tag().split('-')[2]}"
+    first.save(tmp_path / f".out.{tag}.old")
+    (tmp_path / "out.parts" / "000").mkdir(parents=True)
+    (tmp_path / "out.parts" / "removed.json").write_text(json.dumps({"version": 2, "target": "out", "sweeps": []}))
+    before = hashes(tmp_path / "out")
+    swap(tiny_model("llama"), out=tmp_path / "out", resume=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "out"]
+    assert hashes(tmp_path / "out") == before
+
+
+def test_a_folder_that_is_changed_during_a_sweep_has_no_effect_on_its_place(tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    swap(tiny_model("llama"), out="a", on_plan=lambda plan: os.chdir("elsewhere"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "elsewhere"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 # --- studies -------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A study: looked at before the work, and nothing that is finished is lost."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import anchorlens as al
 from anchorlens.running import executors, run_storage
 from anchorlens.running import study as module
-from anchorlens.runs import store
+from anchorlens.runs import final_write
 from tests.questions.make import capitals, refused
 
 SMALL = {"layers": 0, "align": "last", "n_donors": 1, "n_resamples": 20, "progress": False}
@@ -48,7 +49,7 @@ def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
 
 
 def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
-    real, calls = run_storage.save_run, []
+    real, calls = run_storage.write_results, []
 
     def full(*args, **kwargs):
         calls.append(args)
@@ -56,7 +57,7 @@ def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(run_storage, "save_run", full)
+    monkeypatch.setattr(run_storage, "write_results", full)
     outcome = module.Outcome(0, None)
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
     with pytest.raises(OSError, match="No space left"):
@@ -73,14 +74,14 @@ def test_a_stop_between_the_two_renames_brings_the_old_run_back(tiny_model, tmp_
     sweep = al.swap_sweep(tiny_model("llama"), capitals(4), **SMALL)
     sweep.save(tmp_path / "a")
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
-    real = store.Path.rename
+    real = Path.rename
 
     def stops(self, target):
         if self.name.endswith(".tmp"):
             raise KeyboardInterrupt
         return real(self, target)
 
-    monkeypatch.setattr(store.Path, "rename", stops)
+    monkeypatch.setattr(Path, "rename", stops)
     with pytest.raises(KeyboardInterrupt):
         sweep.save(tmp_path / "a", overwrite=True)
     assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
@@ -91,7 +92,7 @@ def test_the_folder_one_stands_in_is_no_target(tiny_model, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for path in (".", "..", str(tmp_path)):
         with pytest.raises(al.RunError, match="the current folder or above it"):
-            store.check_target(path, overwrite=True)
+            final_write.check_target(path, overwrite=True)
 
 
 def test_arguments_of_refused_combinations_are_named():

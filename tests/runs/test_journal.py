@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 
 from anchorlens.errors import InputError, RunError
-from anchorlens.runs import files
+from anchorlens.runs import files, merging
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
 from anchorlens.runs.locks import is_held, running_jobs
@@ -27,6 +27,7 @@ OTHER = [{**SWEEPS[0], "config": {"seed": 1}}]
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     monkeypatch.setattr("anchorlens.runs.locks._PATIENCE", 0.05)
+    monkeypatch.setattr("anchorlens.runs.locks._PATIENCE_OF_JOBS", 0.05)
 
 
 def whole(target, sweeps=SWEEPS, *, resume=True, restart=False):
@@ -85,7 +86,7 @@ def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
     with job(out, "1/3"), job(out, "3/3"):
         assert running_jobs(parts_of(out)) == [Job(1, 3), Job(3, 3)]
         assert status_of(out).jobs == ("1/3", "3/3")
-        refused(r"Another process is measuring job 3/3 of .*lock-3-of-3.*job=", job(out, "3/3"))
+        refused(r"Another process is writing job 3/3 of .*lock-3-of-3.*job=", job(out, "3/3"))
         refused(r"Jobs 1/3, 3/3 of .* are running", whole(out))
         with job(out, "2/3"):
             pass
@@ -95,7 +96,7 @@ def test_jobs_measure_side_by_side_and_each_share_once(tmp_path):
 def test_nobody_joins_a_process_that_measures_all(tmp_path):
     out = tmp_path / "out"
     with whole(out):
-        refused("Another process is measuring", job(out, "1/2"), whole(out), whole(out, resume=False, restart=True))
+        refused("Another process is writing", job(out, "1/2"), whole(out), whole(out, resume=False, restart=True))
     with job(out, "1/2") as journal:
         measure(journal)
     with whole(out):  # goes on with what the job has
@@ -227,7 +228,7 @@ def test_the_status_of_damaged_parts_is_refused(tmp_path, damaged):
 
 
 def test_parts_that_are_removed_during_a_run_are_named(tmp_path):
-    said = r"The folder was removed during the run, with the measured shards\. Start again"
+    said = r"Shard 1 of .*000 cannot be written.*Nothing is stored there\. .*if another program removed files there, start again"
     with whole(tmp_path / "out") as journal, pytest.raises(RunError, match=said):
         measure(journal, 1)
         shutil.rmtree(parts_of(tmp_path / "out") / "000")
@@ -281,8 +282,9 @@ with whole(Path(sys.argv[1])) as journal:
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of resources")
 def test_a_full_disk_keeps_what_was_measured(tmp_path):
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "out")], capture_output=True, text=True)
-    assert "RunError: Shard 1 cannot be written" in done.stderr
-    assert "1 shards are kept there: make room and continue with resume=True" in done.stderr
+    folder = tmp_path / "out.parts"
+    assert f"RunError: Shard 1 of {folder / '000'} cannot be written (File too large)" in done.stderr
+    assert f"Kept: 1 shard in {folder}. Make room, and continue with resume=True." in done.stderr
     assert shards_in(parts_of(tmp_path / "out")) == 1
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -328,6 +330,24 @@ def test_shards_of_machines_that_share_no_files_are_copied_once(tmp_path):
     out, others = tmp_path / "out", [jobs(tmp_path / f"machine{i}" / "out", f"{i}/2") for i in (1, 2)]
     assert [copy_parts(out, others), copy_parts(out, others)] == [6, 0]
     assert names(parts_of(out)) == names(jobs(tmp_path / "one" / "out", "1/2", "2/2"))
+    refuse_missing(out)
+
+
+def test_a_copy_that_is_interrupted_goes_on(tmp_path, monkeypatch):
+    out, other = tmp_path / "out", jobs(tmp_path / "machine" / "out", "1/1")
+    right, written = merging.write_whole, []
+
+    def stop(file, data):
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(file)
+        right(file, data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(merging, "write_whole", stop)
+        copy_parts(out, [other])
+    assert 0 < shards_in(parts_of(out)) < 6
+    assert shards_in(parts_of(out)) + copy_parts(out, [other]) == 6
     refuse_missing(out)
 
 

@@ -12,8 +12,10 @@ import anchorlens as al
 from anchorlens.errors import RunError
 from anchorlens.runs.checksums import find_changed_files, write_sums
 from anchorlens.runs.files import process_tag
+from anchorlens.runs.final_write import check_target
+from anchorlens.runs.locks import lock_run
 from anchorlens.runs.schema import SCHEMA_VERSION, TABLE_COLUMNS
-from anchorlens.runs.store import check_target, read_record, write_run
+from anchorlens.runs.store import read_record, write_run
 from anchorlens.runs.validation import _FLAGS, _INTEGERS, _NUMBERS, read_table
 
 RUN_ID = "0123456789ab"
@@ -31,11 +33,12 @@ SWEEP = {
     "rows": {"examples": 1, "samples": 1, "curves": 1},
 }  # fmt: skip
 # No process has this tag: the start of the machine's first process is later.
-DEAD = "1-0"
+DEAD = f"1-0-{process_tag().split('-')[2]}"
 
 
 def save(path, more=lambda folder: None):
-    return write_run(path, TABLES, [SWEEP], more=more)
+    with lock_run(path) as lock:
+        return write_run(lock, TABLES, [SWEEP], more=more)
 
 
 def test_a_run_is_not_replaced_unless_asked(tmp_path):
@@ -49,7 +52,7 @@ def test_a_run_is_not_replaced_unless_asked(tmp_path):
         with pytest.raises(RunError, match="exists and is not a run"):
             check_target(tmp_path / "mine", overwrite=overwrite)
     with pytest.raises(RunError, match="cannot be written"):
-        check_target(tmp_path / "mine" / "thesis.tex" / "run")
+        save(tmp_path / "mine" / "thesis.tex" / "run")
     assert check_target(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
 
 
@@ -65,26 +68,6 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
         save(tmp_path / "a", stop)
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a" / "run.json").read_bytes() == record
-
-
-def test_what_a_killed_process_left_is_undone(tmp_path):
-    """The run that it set aside comes back, its unfinished one goes, and files of the same form of another run stay."""
-    aside = save(tmp_path / "a").rename(tmp_path / f".a.{DEAD}.old")
-    other = save(tmp_path / "b").rename(tmp_path / f".a.x.{DEAD}.old")
-    unfinished, live = tmp_path / f".a.{DEAD}.tmp", tmp_path / f".a.{process_tag()}.tmp"
-    unfinished.mkdir()
-    live.mkdir()
-    check_target(tmp_path / "a", overwrite=True)
-    assert len(read_record(tmp_path / "a")["sweeps"]) == 1
-    assert (aside.exists(), unfinished.exists(), live.exists(), other.exists()) == (False, False, True, True)
-
-
-def test_a_reused_process_id_does_not_keep_a_run_aside(tmp_path):
-    """The id of this process with another start time."""
-    aside = save(tmp_path / "a").rename(tmp_path / f".a.{os.getpid()}-1.old")
-    check_target(tmp_path / "a", overwrite=True)
-    assert (tmp_path / "a" / "run.json").is_file()
-    assert not aside.exists()
 
 
 def test_files_of_others_stay_when_a_run_is_replaced(tmp_path):
@@ -138,10 +121,12 @@ def test_a_run_is_on_the_disk_before_the_old_one_goes(tmp_path, monkeypatch):
     assert [calls[i][1] for i in renamed] == [f"{top}/a", work]
     flushed = {path for kind, path in calls[: renamed[0]] if kind == "fsync"}
     files = {"SHA256SUMS", "run.json", "examples.parquet", "samples.parquet", "curves.parquet", "probes", "probes/p.json"}
-    assert flushed == {work, *(f"{work}/{name}" for name in files)}
+    assert flushed == {top, work, *(f"{work}/{name}" for name in files)}
     assert calls[renamed[1] + 1] == ("fsync", top)
     removed = [i for i, call in enumerate(calls) if call[0] == "unlink" and call[1].startswith(old)]
     assert len(removed) == 6
+    assert calls[removed[0]][1] == f"{old}/run.json"
+    assert calls[removed[-1]][1] == f"{old}/SHA256SUMS"
     assert min(removed) > renamed[1] + 1
 
 
@@ -155,7 +140,7 @@ def test_a_full_disk_at_the_last_write_leaves_the_old_run(tmp_path, monkeypatch)
         real(opened)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=r"a cannot be written \(No space left on device\).*kept.*Make room"):
+    with pytest.raises(RunError, match=r"a cannot be written \(No space left on device\)\. Kept: the run in .*a\. Make room"):
         save(run)
     monkeypatch.undo()
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
