@@ -36,6 +36,7 @@ from anchorlens.running.run_storage import (
 from anchorlens.running.runner import run_sweep
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import parts_of, shards_in
+from anchorlens.runs.provenance import start_time
 from anchorlens.runs.store import check_target, to_path
 
 Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
@@ -386,10 +387,11 @@ def _measure(
     on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
 ) -> None:  # fmt: skip
     done.total = len(steps)
+    started = start_time() if kept is None else kept.journal.started
     names = [f"{spec.NAME}: {name_in_record(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
-        make = partial(measuring.make_runner, protocol, model, data, spec)
+        make = partial(measuring.make_runner, protocol, model, data, spec.fix_clock(started))
         try:
             result = run_sweep(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as error:

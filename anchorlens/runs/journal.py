@@ -25,10 +25,11 @@ from anchorlens.errors import RunError
 from anchorlens.runs.files import check_parts, parts_of, remove_parts, write_first, write_whole
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.locks import lock_run
+from anchorlens.runs.provenance import start_time
 from anchorlens.runs.validation import NOTES, PARTS, check_form
 from anchorlens.warn import warn
 
-_VERSION = 2
+_VERSION = 3
 # Key of the notes in the metadata of a shard's file.
 _NOTES = b"anchorlens"
 _MISSING = object()
@@ -36,10 +37,15 @@ _CURE = "Start over with restart=True."
 
 
 class Journal:
-    """Parts of one run; this process measures one job of them, or all if ``job`` is None."""
+    """Parts of one run; this process measures one job of them, or all if ``job`` is None.
+
+    Attributes:
+        started: Local time when the run was first started, the clock of its chat templates.
+    """
 
     def __init__(self, folder: Path, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
         self.folder, self.sweeps, self.job = folder, [as_json(one) for one in sweeps], job
+        self.started = start_time()
 
     def sweep(self, number: int) -> "SweepJournal":
         """Return the journal of one sweep."""
@@ -77,7 +83,9 @@ def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *,
     if journal.job is None and (restart or not done):
         remove_parts(journal.folder, keep_locks=True)
     if not file.exists():
-        record = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
+        record = {
+            "version": _VERSION, "target": target.name, "command": command, "started": journal.started, "sweeps": journal.sweeps,
+        }  # fmt: skip
         write_first(file, _text(record))
     elif not resume:
         raise RunError(
@@ -88,6 +96,7 @@ def _begin(journal: Journal, target: Path, command: Mapping[str, Any] | None, *,
     if was.get("version") != _VERSION:
         raise RunError(f"{file} was written by another version of anchorlens. Start over with restart=True.")
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
+    journal.started = was["started"]
 
 
 def shards_in(folder: Path, first: int = 0) -> int:
