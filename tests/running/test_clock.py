@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError, RunError
 from anchorlens.questions.prompts import PromptText
+from anchorlens.report.contents import facts_of, studies_of
 from anchorlens.runs.journal import parts_of
 from anchorlens.runs.merging import copy_parts
 from tests.prompts.clocks import set_time
@@ -186,6 +187,20 @@ def test_verify_and_report_do_not_read_the_clock(models, at, tmp_path):
     found = al.verify_run(tmp_path / "out", model=model, cells=5, show_progress=False)
     assert found.ok
     assert found.table().set_index("what")["status"].filter(like="cells").tolist() == ["match"]
+
+
+def test_the_study_in_a_report_repeats_the_prompts(models, at, tmp_path):
+    model, _ = models(SECONDS)
+    options = {**OPTIONS, "batch_size": 4}
+    at(EVENING)
+    first = al.swap_sweep(model, al.load_qa("popqa-sample", limit=4), **options)
+    at(MORNING)
+    (text,) = studies_of([first])
+    (tmp_path / "study.toml").write_text(text)
+    assert f'prompt = "chat({EVENING})"' in text
+    (again,) = al.run_study(replace(al.Study.from_toml(tmp_path / "study.toml"), models=[model])).results
+    assert (again.run_id, again.record["clock"]) == (first.run_id, EVENING)
+    assert facts_of(first)["run"] == {"run_id": first.run_id, "clock": EVENING}
 
 
 HEADS = ["1"]
