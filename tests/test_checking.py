@@ -45,12 +45,10 @@ def checked_functions():
 def test_what_fits_is_computed(checked_functions):
     f = checked_functions
     assert f["rows"](torch.ones(2, 3), {"b": torch.ones(2)}).tolist() == [2, 2, 2]
-    assert (f["name"](1, "a", scale=2), f["name"](1, text="b"), list(f["texts"]([1, 2])), f["unknown"]("x", 1)) == (
-        "a",
-        "b",
-        ["1", "2"],
-        "x",
-    )
+    assert f["name"](1, "a", scale=2) == "a"
+    assert f["name"](1, text="b") == "b"
+    assert f["unknown"]("x", 1) == "x"
+    assert list(f["texts"]([1, 2])) == ["1", "2"]
 
 
 @pytest.mark.parametrize(
