@@ -19,7 +19,16 @@ from tests.tiers import fast
 from tests.tokenizers_small import CHAT
 
 pytestmark = [pytest.mark.usefixtures("small_shards", "plain_figure"), pytest.mark.filterwarnings("ignore:Few rows")]
-OPTIONS = {"prompt": "chat", "align": "last", "n_donors": 1, "batch_size": 1, "n_resamples": 20, "layers": [1], "n_spot_checks": 0, "progress": False}
+OPTIONS = {
+    "prompt": "chat",
+    "align": "last",
+    "n_donors": 1,
+    "batch_size": 1,
+    "n_resamples": 20,
+    "layers": [1],
+    "n_spot_checks": 0,
+    "progress": False,
+}
 EVENING, NIGHT, MORNING = "2026-11-27T23:59:58", "2026-11-27T23:59:59", "2026-11-28T08:00:00"
 SECONDS, DATE = "At {{ strftime_now('%d %b %Y %H:%M:%S') }}\n" + CHAT, "On {{ strftime_now('%d %b %Y') }}\n" + CHAT
 TEXTS = {EVENING: "At 27 Nov 2026 23:59:58", MORNING: "At 28 Nov 2026 08:00:00"}
