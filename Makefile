@@ -55,10 +55,10 @@ lint: $(DEV)  ## ruff and pyright
 	@$(VENV)/bin/pyright
 
 test: lint  ## lint, types and the fast tests
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist worksteal
 
 test-all: $(ALL) test-tl4  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray, site; and test-tl4
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist worksteal
 
 $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 	@echo "Installing anchorlens beside transformer-lens 4 in $(TL4) (some minutes the first time) ..."
@@ -68,7 +68,7 @@ $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 
 test-tl4: $(DEV) $(TL4)/.installed  ## the contract suite with transformer-lens 4, in an environment of its own
 	@OMP_NUM_THREADS=1 $(PY) -m tests.contract.smollm2 $(TL4)/hooked.json
-	@OMP_NUM_THREADS=1 ANCHORLENS_HOOKED_NUMBERS=$(TL4)/hooked.json $(TL4)/bin/python -m pytest -q -n 2 --dist loadfile tests/contract
+	@OMP_NUM_THREADS=1 ANCHORLENS_HOOKED_NUMBERS=$(TL4)/hooked.json $(TL4)/bin/python -m pytest -q -n 2 --dist worksteal tests/contract
 
 docs: $(DOCS)  ## the site, into site/: a broken link or anchor fails
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir site

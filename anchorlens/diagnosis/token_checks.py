@@ -1,14 +1,18 @@
 """Checks of the tokenizer: BOS and padding."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from jinja2 import TemplateError
 
 from anchorlens.diagnosis.case import Case, count_faults, not_applicable
 from anchorlens.diagnosis.model_check import WARNING, ModelCheck
 from anchorlens.models.card import adds_bos, with_bos
+from anchorlens.prompts.chat_template import Clock, render_chat
 
 _TEXT, _LONGER = "The capital of France is", "Q: What is the capital of France?\nA: The capital of France is"
+# For templates that write the date; a fixed one, so that a check gives the same result on every day.
+_ANY_DAY = datetime(2026, 1, 1)
 
 
 def check_bos(case: Case) -> ModelCheck:
@@ -36,8 +40,8 @@ def check_bos(case: Case) -> ModelCheck:
     }
     if tokenizer.chat_template:
         try:
-            chat = tokenizer.apply_chat_template([{"role": "user", "content": _TEXT}], tokenize=False)
-            counts["the chat template"] = encode(str(chat))
+            chat = render_chat(tokenizer, [("user", _TEXT)], Clock(_ANY_DAY), add_generation_prompt=False)
+            counts["the chat template"] = encode(chat)
         except TemplateError:
             pass  # a template may refuse a single message of the user
     faults = [f"{name}: BOS {n} times" for name, n in counts.items() if n > 1]

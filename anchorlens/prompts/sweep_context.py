@@ -22,6 +22,16 @@ class SweepContext:
     prefix: tuple[int, ...]
     token_text: Callable[[int], str]
 
+    @property
+    def prompts_sha256(self) -> str | None:
+        """Hash of the rendered prompts; None if they follow from arguments, data and tokenizer."""
+        return None
+
+    @property
+    def clock(self) -> str | None:
+        """Local time that the prompts were rendered with; None if they do not depend on it."""
+        return None
+
 
 @dataclass(frozen=True)
 class DataSource:

@@ -152,6 +152,10 @@ class Specification(BaseModel):
         layers: Any = self.layers
         return tuple(range(n_layers)) if layers is None else Indices().resolve("layers", layers, n_layers)
 
+    def fix_clock(self: S, time: str) -> S:  # noqa: ARG002
+        """Return a copy whose prompts read this local time."""
+        return self
+
     def resolve(self: S, *, n_layers: int, n_heads: int) -> S:
         """Return a copy whose layers and heads count from 0. Raise InputError if the model lacks one of them."""
         sizes, resolved = {"layers": n_layers, "heads": n_heads}, {}
@@ -236,10 +240,16 @@ class QuestionSpecification(Specification):
 
     layers: Annotated[LayersLike, Indices()] = LAYERS  # repeated, so that it precedes `prompt` in signatures
     prompt: Annotated[Any, PromptLike()] = argument(
-        "qa", "Prompt around the question: qa, fewshot(k), fewshot(k, seed=s), chat, or a text with {question} in it.",
+        "qa",
+        "Prompt around the question: qa, fewshot(k), fewshot(k, seed=s), chat, chat(2026-11-27) to set the date of a template, or a "
+        "text with {question} in it.",
     )  # fmt: skip
     add_bos: StrictBool | None = ADD_BOS
     max_new_tokens: Annotated[int, Int(1)] = argument(16, "Maximum length of generated answers, in tokens.")
+
+    @override
+    def fix_clock(self, time: str) -> "QuestionSpecification":
+        return self.replace(prompt=f"chat({time})") if self.prompt == "chat" else self
 
     @property
     def has_truth_question(self) -> bool:

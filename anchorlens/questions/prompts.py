@@ -3,7 +3,8 @@
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from anchorlens.display import as_int, join_words, short_repr, shorten
 from anchorlens.errors import InputError
 from anchorlens.fingerprint import call_user_function, takes
+from anchorlens.prompts.chat_template import Clock, render_chat
 from anchorlens.questions.example import Example
 
 
@@ -49,7 +51,7 @@ class Prompt(Protocol):
 PromptLike: TypeAlias = str | Prompt
 
 QUESTION = "{question}"
-_KINDS = "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat' or a text with {question} in it"
+_KINDS = "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat', 'chat(2026-11-27)' or a text with {question} in it"
 
 
 @dataclass(frozen=True)
@@ -77,27 +79,22 @@ class FewShotPrompt:
         return PromptText(text=f"{head}Q: {question}\nA:", question_start=len(head) + 3, separator=" ")
 
 
-def _chat_text(tokenizer: PreTrainedTokenizerBase, *turns: tuple[str, str]) -> str:
-    messages = [{"role": role, "content": text} for role, text in turns]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert isinstance(text, str)  # tokenize=False
-    return text
-
-
 @dataclass(frozen=True)
 class ChatPrompt:
     """Chat template of the tokenizer with the question as the only user message.
 
-    The rendered text is tokenized like any other prompt; a BOS in the template is not added again.
+    The rendered text is tokenized like any other prompt; a BOS in the template is not added again. A template that writes the date
+    reads it from ``clock``, so all rows have the same one.
     """
 
     name: str = "chat"
+    clock: Clock = field(default_factory=Clock)
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
         """Return the template's text up to the start of the model's turn."""
         if not tokenizer.chat_template:
             raise InputError("prompt='chat': the tokenizer has no chat template. Use prompt='qa'.", argument="prompt")
-        text = _chat_text(tokenizer, ("user", question))
+        text = render_chat(tokenizer, [("user", question)], self.clock)
         start = text.rfind(question)
         if not question.strip() or start < 0:
             raise InputError(
@@ -145,7 +142,7 @@ def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
         return f"\n{TRUTH_QUESTION}\nA:"
     mark = "The answer stands here."
     turns = (("user", "A question."), ("assistant", mark), ("user", TRUTH_QUESTION))
-    _, has_mark, after = _chat_text(tokenizer, *turns).rpartition(mark)
+    _, has_mark, after = render_chat(tokenizer, turns, prompt.clock).rpartition(mark)
     if not has_mark or TRUTH_QUESTION not in after:
         raise InputError(
             "prompt='chat': the chat template drops a second question after an answer. Use prompt='qa'.", argument="prompt"
@@ -153,6 +150,7 @@ def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
     return after
 
 
+_CHAT = re.compile(r"chat\((.*)\)")
 _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s*)?(\d+)\s*)?\))?")
 
 
@@ -183,6 +181,13 @@ def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerB
     return text
 
 
+def reads_more_than_arguments(prompt: Prompt) -> bool:
+    """Return whether rendered prompts depend on the clock or on code of the user, beside arguments, data and tokenizer."""
+    if isinstance(prompt, ChatPrompt):
+        return prompt.clock.is_read
+    return not isinstance(prompt, (QAPrompt, FewShotPrompt, TemplatePrompt))
+
+
 def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int) -> Prompt:
     """Make the prompt of a name, or check a custom prompt.
 
@@ -195,6 +200,8 @@ def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence
         return QAPrompt() if prompt == "qa" else ChatPrompt()
     if QUESTION in prompt:
         return TemplatePrompt.of(prompt)
+    if chat := _CHAT.fullmatch(prompt.strip()):
+        return ChatPrompt(clock=Clock(_parse_time(prompt, chat[1])))
     match = _FEWSHOT.fullmatch(prompt.strip())
     if match is None:
         hint = f"Write {QUESTION} where the question belongs" if "{" in prompt else f"Use {_KINDS}"
@@ -202,6 +209,17 @@ def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence
     k = int(match[1]) if match[1] else 4
     shot_seed = int(match[2]) if match[2] else seed
     return _few_shot(k, shot_seed, evaluated, pool)
+
+
+def _parse_time(prompt: str, text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is not None:
+        fix = "Write a date or a local time, such as chat(2026-11-27) or chat(2026-11-27T09:30:00)"
+        raise InputError(f"prompt={shorten(prompt)}: not a time. {fix}.", argument="prompt")
+    return time
 
 
 def _few_shot(k: int, seed: int, evaluated: Sequence[Example], pool: Sequence[Example]) -> FewShotPrompt:

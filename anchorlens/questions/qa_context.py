@@ -1,7 +1,12 @@
 """Set up a sweep over questions: prompt, few-shot examples, tokenizer and rows."""
 
+import hashlib
+import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from typing_extensions import override
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError
@@ -13,7 +18,14 @@ from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.example import Example
-from anchorlens.questions.prompts import FewShotPrompt, make_prompt
+from anchorlens.questions.prompts import (
+    ChatPrompt,
+    FewShotPrompt,
+    make_prompt,
+    reads_more_than_arguments,
+    render_prompt,
+    truth_question,
+)
 from anchorlens.questions.tokens import RowTokenizer
 
 # Number of prompts from which the common prefix is computed.
@@ -27,6 +39,25 @@ class QuestionContext(SweepContext):
     examples: tuple[Example, ...]
     pool: tuple[Example, ...]
     tokenizer: RowTokenizer
+
+    @property
+    @override
+    def prompts_sha256(self) -> str | None:
+        return self._prompts_sha256 if reads_more_than_arguments(self.tokenizer.prompt) else None
+
+    @cached_property
+    def _prompts_sha256(self) -> str:
+        prompt, hf = self.tokenizer.prompt, self.tokenizer.tokenizer
+        texts = [render_prompt(prompt, example.question, hf).text for example in self.examples]
+        if self.tokenizer.ask:
+            texts.append(truth_question(prompt, hf))
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+    @property
+    @override
+    def clock(self) -> str | None:
+        prompt = self.tokenizer.prompt
+        return prompt.clock.time.isoformat() if isinstance(prompt, ChatPrompt) and prompt.clock.is_read else None
 
 
 def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionContext:

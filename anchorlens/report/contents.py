@@ -113,7 +113,7 @@ def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
     record = result.record
     shown = ("config", "model", "data", "plan", "checks", "noise", "counts", "environment")
     return {
-        "run": {"run_id": result.run_id},
+        "run": {"run_id": result.run_id, **({"clock": record["clock"]} if "clock" in record else {})},
         **{name: {key: _to_text(value) for key, value in record[name].items()} for name in shown if record.get(name)},
     }
 
@@ -157,6 +157,7 @@ def _study(results: Sequence[SweepResult]) -> str:
     for result in results:
         try:
             spec = specification_of(result.protocol.name).from_config(result.record["config"])
+            spec = spec.fix_clock(result.record["clock"]) if "clock" in result.record else spec
             changed = {key: value for key, value in tomllib.loads(spec.to_toml()).items() if value is not None}
         except AnchorlensError:
             return ""

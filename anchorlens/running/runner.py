@@ -50,7 +50,17 @@ Shard = tuple[pd.DataFrame, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Planned:
-    """Plan of a sweep: label and unit of the progress bar, work before the shards and per shard, cost and environment."""
+    """Plan of a sweep.
+
+    Attributes:
+        label: Label of the progress bar.
+        unit_name: Unit of the progress bar.
+        before: Work before the shards.
+        shards: Work of each shard.
+        cost: Predicted cost.
+        environment: Versions, devices and threads of this process.
+        prompts_sha256: Hash of the rendered prompts; None if they follow from arguments, data and tokenizer.
+    """
 
     label: str
     unit_name: str
@@ -58,10 +68,12 @@ class Planned:
     shards: tuple[float, ...]
     cost: SweepPlan
     environment: Mapping[str, object]
+    prompts_sha256: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return {**self.cost.to_dict(), "shards": len(self.shards)}
+        prompts = {} if self.prompts_sha256 is None else {"prompts_sha256": self.prompts_sha256}
+        return {**self.cost.to_dict(), "shards": len(self.shards), **prompts}
 
 
 class Runner(ABC):
@@ -192,7 +204,7 @@ class LocalRunner(Runner):
             label = f"{protocol.name} {self._context.model_name} {data.name}"
             work = tuple(sum(unit.work for unit in units) for units in plan.shards)
             where = environment(self._adapter.devices, self._command)
-            return Planned(label, plan.unit_name, plan.before, work, plan.cost, where)
+            return Planned(label, plan.unit_name, plan.before, work, plan.cost, where, self._context.prompts_sha256)
 
     @override
     def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
@@ -301,6 +313,8 @@ def _result(
 ) -> SweepResult:  # fmt: skip
     parts, code = inputs.record(spec), spec.own_code()
     resolved = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
+    if context.prompts_sha256 is not None:
+        resolved["prompts_sha256"] = context.prompts_sha256
     config = {
         "protocol": protocol.name, **spec.identity(), **resolved, **parts.pop("config", {}), **({"own_code": code} if code else {}),
     }  # fmt: skip
@@ -308,6 +322,8 @@ def _result(
     run_id = run_id_of(config, card, data)
     counts = parts.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
     record = {"config": config, "model": card, "data": data, **details, "counts": counts, **parts}
+    if context.clock is not None:
+        record["clock"] = context.clock
     keys = {
         "run_id": run_id, "model": context.model_name, "dataset": context.data.name, "protocol": protocol.name, "seed": spec.seed,
     }  # fmt: skip

@@ -38,6 +38,7 @@ from anchorlens.running.runner import run_sweep
 from anchorlens.runs.files import parts_of, shards_in
 from anchorlens.runs.final_write import check_target, clear_leftovers
 from anchorlens.runs.jobs import Job, parse_job
+from anchorlens.runs.provenance import start_time
 
 Step = tuple[Measurement[Any, Any, Any], Any, PromptDataset, Specification]
 """Protocol, model, data set and specification of one sweep."""
@@ -389,10 +390,11 @@ def _measure(
     on_result: Callable[[SweepResult, Outcome], object], on_empty: Callable[[str], object],
 ) -> None:  # fmt: skip
     done.total = len(steps)
+    started = start_time() if kept is None else kept.journal.started
     names = [f"{spec.NAME}: {name_in_record(model)} on {data.name}" for _, model, data, spec in steps]
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
-        make = partial(measuring.make_runner, protocol, model, data, spec)
+        make = partial(measuring.make_runner, protocol, model, data, spec.fix_clock(started))
         try:
             result = run_sweep(make, spec, None if kept is None else kept.journal.sweep(number))
         except EmptySweepError as error:

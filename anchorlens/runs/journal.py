@@ -34,11 +34,12 @@ from anchorlens.runs.files import (
 )  # fmt: skip
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.locks import RunLock, lock_run
+from anchorlens.runs.provenance import start_time
 from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.runs.validation import NOTES, PARTS, check_form
 from anchorlens.warn import warn
 
-_VERSION = 2
+_VERSION = 3
 # Key of the notes in the metadata of a shard's file.
 _NOTES = b"anchorlens"
 _MISSING = object()
@@ -46,13 +47,18 @@ _CURE = "Start over with restart=True."
 
 
 class Journal:
-    """Parts of one run; this process measures one job of them, or all if ``job`` is None."""
+    """Parts of one run; this process measures one job of them, or all if ``job`` is None.
+
+    Attributes:
+        started: Local time when the run was first started, the clock of its chat templates.
+    """
 
     def __init__(self, lock: RunLock, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
         self.lock = lock
         self.folder = parts_of(lock.target)
         self.sweeps = [as_json(one) for one in sweeps]
         self.job = job
+        self.started = start_time()
 
     def sweep(self, number: int) -> "SweepJournal":
         """Return the journal of one sweep."""
@@ -95,7 +101,13 @@ def _begin(journal: Journal, command: Mapping[str, Any] | None, *, resume: bool,
             remove_parts(journal.folder, keep_locks=True)
         is_new = not file.exists()
         if is_new:
-            record = {"version": _VERSION, "target": target.name, "command": command, "sweeps": journal.sweeps}
+            record = {
+                "version": _VERSION,
+                "target": target.name,
+                "command": command,
+                "started": journal.started,
+                "sweeps": journal.sweeps,
+            }
             write_first(file, _text(record))
     if not is_new and not resume:
         raise RunError(
@@ -106,6 +118,7 @@ def _begin(journal: Journal, command: Mapping[str, Any] | None, *, resume: bool,
     if was.get("version") != _VERSION:
         raise RunError(f"{file} was written by another version of anchorlens. Start over with restart=True.")
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
+    journal.started = was["started"]
 
 
 class SweepJournal:

@@ -91,6 +91,7 @@ def _copy(home: Path, other: Path) -> int:
     record = _record(other)
     if (home / "run.json").is_file():
         refuse(differences({"sweeps": _record(home)["sweeps"]}, {"sweeps": record["sweeps"]}), home)
+        _refuse_other_prompts(home, other)
     copies: list[tuple[Path, bytes]] = []
     for i in range(len(record["sweeps"])):
         source, target = other / f"{i:03d}", home / f"{i:03d}"
@@ -117,6 +118,18 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as why:
         raise RunError(f"{file} cannot be read ({why.strerror}). Nothing was copied. Check the file.") from why
+
+
+def _refuse_other_prompts(home: Path, other: Path) -> None:
+    """Raise RunError if the prompts of a sweep were rendered differently in both folders."""
+    for file in sorted(home.glob("[0-9][0-9][0-9]/plan.json")):
+        there = other / file.relative_to(home)
+        if there.is_file() and read_json(file).get("prompts_sha256") != read_json(there).get("prompts_sha256"):
+            was, now = _record(home)["started"], _record(other)["started"]
+            raise RunError(
+                f"{other} was measured with other prompts than {home}: the chat template reads the clock, and they were started at "
+                f"{now} and {was}. Give all jobs one time, such as prompt='chat({was})'."
+            )
 
 
 def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:

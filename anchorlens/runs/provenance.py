@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -69,6 +70,11 @@ def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, ob
 def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
     """Return the record of a model for run.json."""
     return {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()}
+
+
+def start_time() -> str:
+    """Return the local time to the second, without a zone: the clock of the chat templates of a run that starts now."""
+    return datetime.now().isoformat(timespec="seconds")
 
 
 def run_id_of(*parts: Mapping[str, object]) -> str:

@@ -127,6 +127,7 @@ class _Parts(_Part):
     version: int
     target: str
     command: dict[str, Any] | None
+    started: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$")]
     sweeps: list[_Planned]
 
 

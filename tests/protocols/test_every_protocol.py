@@ -41,7 +41,7 @@ def saved(tiny_model, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", fast(("swap", "answer_only"), NAMES))
 def test_layers_may_count_from_the_end(tiny_model, name):
     model = tiny_model("llama")
     sweep = measured(model, name, layers=[-1])

@@ -47,7 +47,7 @@ SWEEPS = {
 
 @cache
 def questions():
-    return al.load_qa("popqa-sample", limit=90)
+    return al.load_qa("popqa-sample", limit=60)
 
 
 @pytest.fixture(scope="module")
