@@ -66,6 +66,10 @@ LATER = "later"
 PATCH_BY = ("position", "segment", "layer", "head", "head_position")
 """Places of a patch sweep, each patched separately."""
 PATCH_METRICS = ("logit_diff", "prob", "logprob", "kl")
+UNITS = {"logit_diff": "logit", "prob": POINTS, "logprob": "nat", "kl": "nat"}
+"""Metric of a patch sweep -> unit of its effect; values of ``prob`` are in [0, 1]."""
+METRIC_UNITS = "units of the metric"
+"""Unit of the effect on a user's function."""
 PATCH_CONTROLS = ("other_pair", "norm_matched")
 
 ENGINES = ("cone", "reference")

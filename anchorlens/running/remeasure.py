@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.engine.metrics import METRIC_UNITS
+from anchorlens.constants import METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.missing_values import without_nulls

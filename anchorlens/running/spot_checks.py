@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from anchorlens.constants import METRIC_UNITS
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.metrics import METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import CheckError
 from anchorlens.models.adapter import Adapter

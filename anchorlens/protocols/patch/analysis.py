@@ -1,6 +1,6 @@
 """Curves, contrasts and findings of `patch`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from typing_extensions import override
 
-from anchorlens.constants import PATCH_CONTROLS
+from anchorlens.constants import METRIC_UNITS, PATCH_CONTROLS, UNITS
 from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
@@ -26,6 +26,10 @@ class PatchAnalysis(Analysis):
     """Mean effects at every layer and place."""
 
     name, title, result = "patch", "activation patching", PatchResult
+
+    @override
+    def unit(self, config: Mapping[str, Any]) -> str:
+        return UNITS.get(config["metric"], METRIC_UNITS)
 
     @override
     def curves(self, result: PatchResult) -> pd.DataFrame:
