@@ -84,3 +84,7 @@ _DRAW_LABELS = {"exact_question": "question", "pre_answer": "answer_site", "pre_
 def draw_label(anchor: str) -> str:
     """Return the label of an anchor in the seeds of random draws; it is fixed, since another label draws other nulls."""
     return _DRAW_LABELS.get(anchor, anchor)
+
+
+ALL_CELLS = "all"
+"""Value of ``cells`` with which ``verify`` measures every cell again."""

@@ -14,7 +14,7 @@ from anchorlens.questions.build_rows import drop
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.example import Example
 from anchorlens.questions.prompts import FewShotPrompt, make_prompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, make_token_text
 
 # Number of prompts from which the common prefix is computed.
 _PREFIX_ROWS = 16
@@ -53,5 +53,5 @@ def _load(data: Any, seed: int) -> QAData:
     return data if isinstance(data, QAData) else load_qa(data, seed=seed)
 
 
-QUESTIONS = DataSource(_load, set_up_questions)
+QUESTIONS = DataSource(_load, set_up_questions, make_token_text)
 """Question sets loaded by :func:`anchorlens.load_qa`."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from anchorlens.constants import METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.errors import InputError
+from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
@@ -18,14 +18,15 @@ from anchorlens.models.backend import HAS_HOOKED
 from anchorlens.models.card import model_card
 from anchorlens.models.load import as_lens_model, load_model
 from anchorlens.models.memory import free_memory
-from anchorlens.progress import progress
-from anchorlens.protocols.base import Recheckable, StepMetrics
+from anchorlens.progress import Progress
+from anchorlens.protocols.base import Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.registry import measurement_of, specification_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
+from anchorlens.running.recompute import compare_values
 from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
+from anchorlens.running.stored_rows import compare_cells, compare_prepared, compare_tokens
 from anchorlens.runs.schema import POINTS, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
@@ -36,44 +37,58 @@ Found = tuple[str, str, str]
 
 
 def remeasure_cells(
-    folder: Path, n_cells: int, seed: int, model: Any, loading: Mapping[str, Any], callables: Mapping[str, Callable[..., Any]],
-    *, show_progress: bool,
+    results: Sequence[SweepResult], data: Mapping[str, Any], n_cells: int | None, seed: int, model: Any, loading: Mapping[str, Any],
+    callables: Mapping[str, Callable[..., Any]], bar: Progress,
 ) -> tuple[list[Found], pd.DataFrame]:  # fmt: skip
-    """Compare the models of a run, measure random cells again, and return the checks and the rows of these cells.
+    """Compare the models and inputs of a run, measure random cells again, and return the checks and the rows of these cells.
 
-    Arguments as in :func:`anchorlens.verify_run`; ``loading`` has the options of :func:`anchorlens.load_model`.
+    Arguments as in :func:`anchorlens.verify_run`; ``data``: data sets that are here, by name; ``n_cells``: None for all;
+    ``loading``: options of :func:`anchorlens.load_model`.
     """
-    results = load_run(folder)
     drawn = _draw_cells(results, n_cells, seed)
     checks: list[Found] = []
     frames: list[pd.DataFrame] = []
-    with progress(f"verify {folder.name}", max(1, sum(map(len, drawn))), "cell", show=show_progress and n_cells > 0) as bar:
-        for name in dict.fromkeys(result.model for result in results):
-            group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
-            adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
-            checks += hashes
-            if any(outcome == "mismatch" for _, outcome, _ in hashes):
-                checks.append((f"cells: {name}", "not checked", "the model differs"))
+    for name in dict.fromkeys(result.model for result in results):
+        group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
+        adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
+        checks += hashes
+        if any(outcome == "mismatch" for _, outcome, _ in hashes):
+            checks.append((f"cells: {name}", "not checked", "the model differs"))
+            continue
+        for result, cells in group:
+            what = f"{result.protocol.name} {name} {result.dataset}"
+            if not isinstance(measurement_of(result.protocol.name), Recheckable):
+                checks.append((f"cells: {what}", "not checked", "this protocol cannot measure cells again"))
                 continue
-            for result, cells in group:
-                what = f"cells: {result.protocol.name} {name} {result.dataset}"
-                if not isinstance(measurement_of(result.protocol.name), Recheckable):
-                    checks.append((what, "not checked", "this protocol cannot measure cells again"))
-                elif len(cells):
-                    again = _measure_again(adapter, result, cells, callables)
-                    bar.advance(len(cells))
+            try:
+                sweep = _Stored.of(adapter, result, callables)
+                checks.append((f"inputs: {what}", *sweep.compare_inputs(data.get(result.dataset), cells)))
+                if len(cells):
+                    again = sweep.measure_again(cells)
                     frames.append(again)
-                    checks.append(
-                        (what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0]), result.samples())))
-                    )
+                    checks.append((f"cells: {what}", *_compare(again, len(cells), sweep.allowed)))
+            except RunError as why:
+                checks.append((f"inputs: {what}", "mismatch", str(why)))
+            bar.advance(len(cells))
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _draw_cells(results: Sequence[SweepResult], n_cells: int, seed: int) -> list[pd.DataFrame]:
-    """Draw random cells from all sweeps in turn."""
-    rng = Random(f"{seed}:verify")
+def count_cells(results: Sequence[SweepResult]) -> int:
+    """Return the number of cells of the sweeps that can be drawn: samples of the leading metric."""
+    return sum(map(len, _cells_of(results)))
+
+
+def _cells_of(results: Sequence[SweepResult]) -> list[pd.DataFrame]:
     samples = [without_nulls(result.samples(all_columns=True)) for result in results]
-    cells = [frame[frame["metric"] == leading_metric(frame)] for frame in samples]
+    return [frame[frame["metric"] == leading_metric(frame)] for frame in samples]
+
+
+def _draw_cells(results: Sequence[SweepResult], n_cells: int | None, seed: int) -> list[pd.DataFrame]:
+    """Draw random cells from all sweeps in turn; all cells if ``n_cells`` is None."""
+    rng = Random(f"{seed}:verify")
+    cells = _cells_of(results)
+    if n_cells is None:
+        return cells
     takes = [0] * len(results)
     order = rng.sample(range(len(results)), len(results))
     for i in range(min(n_cells, sum(map(len, cells)))):
@@ -131,28 +146,83 @@ def _specification(result: SweepResult, callables: Mapping[str, Callable[..., An
     return spec
 
 
-def _measure_again(
-    adapter: Adapter, result: SweepResult, cells: pd.DataFrame, callables: Mapping[str, Callable[..., Any]]
-) -> pd.DataFrame:
-    protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
-    assert isinstance(protocol, Recheckable)  # checked by the caller
-    ready = protocol.from_run(adapter, spec, StoredInputs(result))
-    budget = free_memory(adapter.devices) // 2
-    both = add_reference_values(
-        protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples(all_columns=True)), cells, budget
-    )
-    scale = 100 if both["unit"].iloc[0] == POINTS else 1
-    gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
-    gaps.append((both["effect"] - both["effect_again"]).abs())
-    both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
-    if both["unit"].iloc[0] != METRIC_UNITS or not isinstance(protocol, StepMetrics):
+@dataclass(frozen=True)
+class _Stored:
+    """Stored sweep whose inputs are rebuilt from the run directory.
+
+    Attributes:
+        adapter: Its model.
+        result: Its tables and record.
+        protocol: Measurement of its protocol.
+        spec: Its arguments, without functions that only chose inputs.
+        ready: Its inputs.
+        allowed: Allowed difference of a cell that is measured again, in the unit of the effect.
+    """
+
+    adapter: Adapter
+    result: SweepResult
+    protocol: Measurement[Any, Any, Any]
+    spec: Specification
+    ready: Any
+    allowed: float
+
+    @classmethod
+    def of(cls, adapter: Adapter, result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> "_Stored":
+        """Rebuild the inputs of a sweep. Raise RunError if the run directory lacks one of them or has a wrong token."""
+        protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
+        if problem := compare_tokens(adapter, protocol, result):
+            raise RunError(problem)
+        assert isinstance(protocol, Recheckable)  # checked by the caller
+        ready = protocol.from_run(adapter, spec, StoredInputs(result))
+        samples = result.samples()
+        return cls(adapter, result, protocol, spec, ready, tolerance(adapter, str(samples["unit"].iloc[0]), samples))
+
+    def compare_inputs(self, data: Any, cells: pd.DataFrame) -> tuple[str, str]:
+        """Compare tokens, cells, record and, if the data set is here, all rows with those that are built again."""
+        problem = compare_cells(self.adapter, self.protocol, self.spec, self.ready, self.result) or self._compare_record(cells)
+        if problem:
+            return "mismatch", problem
+        config = self.result.record["config"]
+        why_not = ""
+        if data is None:
+            why_not = "the data set is not here"
+        elif config.get("own_code") or any(str(one).startswith("callable:") for one in config.values()):
+            why_not = "functions of yours chose them"
+        elif config.get("known_only") or config.get("answers") == "generated":
+            why_not = "generated answers differ between machines"
+        text = "texts, tokens, positions and planned cells"
+        if why_not:
+            return "match", f"{text}; rows not drawn again: {why_not}"
+        problem = compare_prepared(self.adapter, self.protocol, self.spec, data, self.result)
+        return ("mismatch", problem) if problem else ("match", f"{text}; rows, donors and counts drawn again")
+
+    def _compare_record(self, cells: pd.DataFrame) -> str:
+        """Return the first difference of the record from values that are computed again for the drawn rows; empty if none."""
+        record, unit = self.result.record, str(self.result.samples()["unit"].iloc[0])
+        checks, floor = record["checks"], record["noise"]["floor"]
+        if unit != METRIC_UNITS and checks["cells"] and not checks["failed"] and floor > self.allowed:
+            return f"noise.floor={floor:.2g}: above {self.allowed:.2g}, but checks.failed names no cell"
+        rows = set(cells["example_id"])
+        again = self.protocol.record_again(self.adapter, self.ready, self.spec, StoredInputs(self.result), rows)
+        return compare_values("run.json", record, again, allowed=self.allowed / (100 if unit == POINTS else 1))
+
+    def measure_again(self, cells: pd.DataFrame) -> pd.DataFrame:
+        """Measure cells with the reference engine; return their rows with the values of both measurements."""
+        budget = free_memory(self.adapter.devices) // 2
+        samples = without_nulls(self.result.samples(all_columns=True))
+        reference = ReferenceEngine(self.adapter)
+        both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, budget)
+        scale = 100 if both["unit"].iloc[0] == POINTS else 1
+        gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
+        gaps.append((both["effect"] - both["effect_again"]).abs())
+        both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
+        if both["unit"].iloc[0] != METRIC_UNITS or not isinstance(self.protocol, StepMetrics):
+            return both
+        # A metric may move in steps where the logits differ in their last digits.
+        for row, cell in both[~(both["max_abs_diff"] <= self.allowed)].iterrows():
+            if self.protocol.differs_by_rounding(self.adapter, self.ready, self.spec, cell.to_dict(), self.allowed):
+                both.loc[row, "max_abs_diff"] = 0.0
         return both
-    # A metric may move in steps where the logits differ in their last digits.
-    allowed = tolerance(adapter, METRIC_UNITS, result.samples())
-    for row, cell in both[~(both["max_abs_diff"] <= allowed)].iterrows():
-        if protocol.differs_by_rounding(adapter, ready, spec, cell.to_dict(), allowed):
-            both.loc[row, "max_abs_diff"] = 0.0
-    return both
 
 
 def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:

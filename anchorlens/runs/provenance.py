@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import anchorlens.models.card
 
-PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow")
+PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow", "plotly")
 
 
 def versions() -> dict[str, str]:
