@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import METRIC_UNITS
+from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
@@ -25,7 +25,7 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_values
-from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
+from anchorlens.running.spot_checks import LOGITS, add_reference_values, format_cell, tolerance
 from anchorlens.running.stored_rows import compare_cells, compare_prepared, compare_tokens
 from anchorlens.runs.schema import POINTS, leading_metric
 
@@ -215,6 +215,11 @@ class _Stored:
         scale = 100 if both["unit"].iloc[0] == POINTS else 1
         gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
         gaps.append((both["effect"] - both["effect_again"]).abs())
+        # Logits have another tolerance than the effect.
+        per_logit = self.allowed / tolerance(self.adapter, LOGIT_DIFF, samples)
+        for name in (name for name in LOGITS if f"{name}_again" in both):
+            same = (both[name] == both[f"{name}_again"]) | (both[name].isna() & both[f"{name}_again"].isna())
+            gaps.append((per_logit * (both[name] - both[f"{name}_again"]).abs()).mask(same, 0.0))
         both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
         if both["unit"].iloc[0] != METRIC_UNITS or not isinstance(self.protocol, StepMetrics):
             return both

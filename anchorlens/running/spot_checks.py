@@ -110,6 +110,10 @@ class SpotChecker:
         }  # fmt: skip
 
 
+LOGITS = ("logp_before", "logp_after", "logit_diff_before", "logit_diff_after")
+"""Columns of the samples in logits, which a swap measures beside P."""
+
+
 def tolerance(adapter: Adapter, unit: str, samples: pd.DataFrame) -> float:
     """Return the allowed difference of two measurements of a cell in a unit, by the dtype of the model.
 
@@ -127,7 +131,7 @@ def add_reference_values(
     protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, reference: ReferenceEngine, samples: pd.DataFrame,
     cells: pd.DataFrame, budget: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Add the columns ``value_before_again``, ``value_after_again`` and ``effect_again`` to ``cells``.
+    """Add the columns ``value_before_again``, ``value_after_again``, ``effect_again`` and those of logits to ``cells``.
 
     A pass takes at most ``budget`` bytes, except a pass of one cell.
     """
@@ -140,7 +144,8 @@ def add_reference_values(
     for start in range(0, len(records), size):
         again = protocol.remeasure(reference, ready, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
-        values = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "effect"]]
+        measured = [name for name in ("value_before", "value_after", "effect", *LOGITS) if name in leading]
+        values = leading.drop_duplicates(CELL)[[*CELL, *measured]]
         frames.append(samples.merge(values, on=CELL, suffixes=("", "_again")))
     return pd.concat(frames, ignore_index=True)
 

@@ -70,20 +70,13 @@ def compare_cells(
     """Return the first difference between the samples and the cells that follow from the inputs; empty if there is none."""
     planned = protocol.list_cells(ReferenceEngine(adapter), inputs, spec)
     samples = without_nulls(result.samples(all_columns=True))
-    both = samples.merge(planned, on=CELL, how="outer", suffixes=("", "_planned"), indicator=True)
+    both = samples[CELL].merge(planned, on=CELL, how="outer", indicator=True)
     for side, problem in (("right_only", "lacks the planned cell"), ("left_only", "has a cell that was not planned")):
         if len(cells := both[both["_merge"] == side]):
             cell = ", ".join(f"{name}={cells.iloc[0][name]!r}" for name in CELL)
             return f"samples.parquet: {problem} {cell} ({len(cells)} in all)"
-    for column in (name for name in planned.columns if name not in CELL):
-        one, two = both[column], both[f"{column}_planned"]
-        numbers = column not in ("question_id",)
-        a, b = ((own.astype("Float64") if numbers else own.astype(object)).fillna(-1) for own in (one, two))
-        if (differ := (a != b).to_numpy(dtype=bool)).any():
-            row = both.iloc[int(differ.argmax())]
-            cell = ", ".join(f"{name}={row[name]!r}" for name in CELL)
-            return f"samples.parquet: {column}={row[column]}, but {row[f'{column}_planned']} follows at {cell}"
-    return ""
+    columns = [name for name in planned.columns if name not in CELL]
+    return compare_frames("samples.parquet", samples[columns], samples[CELL].merge(planned, on=CELL, how="left")[columns])
 
 
 def compare_prepared(

@@ -202,6 +202,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         """Measure each cell as a row of one batch, patched at its own layer."""
         chosen = self._pairs_of(inputs, samples)
         before, after = np.empty((2, len(chosen)))
+        more: dict[str, Array] = {}
         heads = [pair.placements[0].head for pair in chosen]
         for head in dict.fromkeys(heads):  # a patch of a batch has the same heads in all rows
             rows = [i for i, one in enumerate(heads) if one == head]
@@ -210,9 +211,11 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             layers = [int(samples[i]["layer"]) for i in rows]
             metrics = reference.run_cells(batch, site=spec.site, layers=layers, window=self.window(spec))
             before[rows], after[rows] = (_values(one, self.metric(inputs, spec)) for one in metrics)
+            for name, values in self.more_values(*metrics).items():
+                more.setdefault(name, np.full(len(chosen), np.nan))[rows] = values
         frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
         effect = self.effect(inputs, spec, chosen, before, after)
-        return frame.assign(value_before=before, value_after=after, effect=effect)
+        return frame.assign(value_before=before, value_after=after, effect=effect, **more)
 
 
 def _values(metrics: Metrics, name: str) -> Array:
