@@ -51,7 +51,14 @@ def check_sweep(folder: Path, sweep: Mapping[str, Any], tables: Mapping[str, Tab
     _check_keys(config, samples, examples.frame)
     _check_values(config, samples, examples.frame)
     _check_counts(record, sweep, examples.frame)
-    _check_names(samples.frame, tables["curves"])
+    _check_curves(config, samples.frame, tables["curves"])
+
+
+def check_study(folder: Path, record: Mapping[str, Any]) -> None:
+    """Raise RunError if a run counts more sweeps, with the unfinished ones, than its study has."""
+    n, pending = len(record["sweeps"]), record["pending"]
+    if pending and n + len(pending) > len(record["study"]):
+        raise _refusal(folder / "run.json", f"pending={pending}: {n} of {len(record['study'])} sweeps are finished")
 
 
 def _refusal(file: Path, problem: str) -> RunError:
@@ -193,7 +200,14 @@ def _check_counts(record: Path, sweep: Mapping[str, Any], examples: pd.DataFrame
         raise _refusal(record, f"checks.cells={checks['cells']}: the noise floor has {noise['cells']} cells")
 
 
-def _check_names(samples: pd.DataFrame, curves: TableRows) -> None:
-    """Check that the curves are those of metrics, controls and anchors that were measured."""
-    for column in ("metric", "control", "anchor"):
+def _check_curves(config: Mapping[str, Any], samples: pd.DataFrame, curves: TableRows) -> None:
+    """Check that the curves are those of the metrics, controls and anchors that were measured, at all layers."""
+    names = ["metric", "control", "anchor"]
+    for column in names:
         curves.check(column, ~curves.frame[column].isin(samples[column].unique()), "not measured")
+    if curves.frame.empty and specification_of(config["protocol"]).DATA == "pairs":  # pairs of different length have no mean
+        return
+    measured = set(samples[[*names, "layer"]].drop_duplicates().itertuples(index=False, name=None))
+    if lacking := sorted(measured - set(curves.frame[[*names, "layer"]].itertuples(index=False, name=None))):
+        point = ", ".join(f"{name}={value!r}" for name, value in zip((*names, "layer"), lacking[0], strict=True))
+        raise _refusal(curves.file, f"it lacks {point}, which was measured")

@@ -12,7 +12,7 @@ from anchorlens.errors import RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.protocols.registry import analysis_of
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.consistency import check_sweep
+from anchorlens.running.consistency import check_study, check_sweep
 from anchorlens.runs.schema import TABLE_COLUMNS
 from anchorlens.runs.store import read_record, to_path
 from anchorlens.runs.validation import TableRows, read_table
@@ -34,6 +34,7 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
         RunError: If the run is missing or damaged, or the schema has another version.
     """
     folder, record = to_path(path, "path"), read_record(path)
+    check_study(folder, record)
     results: list[SweepResult] = []
     for sweep, tables in zip(record["sweeps"], _tables_of_sweeps(folder, record), strict=True):
         run_id, analysis = sweep["run_id"], analysis_of(sweep["config"]["protocol"])

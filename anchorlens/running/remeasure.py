@@ -62,13 +62,17 @@ def remeasure_cells(
                 continue
             try:
                 sweep = _Stored.of(adapter, result, callables)
-                checks.append((f"inputs: {what}", *sweep.compare_inputs(data.get(result.dataset), cells)))
-                if len(cells):
+                found = sweep.compare_inputs(data.get(result.dataset), cells)
+                checks.append((f"inputs: {what}", *found))
+                if found[0] == "mismatch":
+                    checks.append((f"cells: {what}", "not checked", "the inputs differ"))
+                elif len(cells):
                     again = sweep.measure_again(cells)
                     frames.append(again)
                     checks.append((f"cells: {what}", *_compare(again, len(cells), sweep.allowed)))
             except RunError as why:
                 checks.append((f"inputs: {what}", "mismatch", str(why)))
+                checks.append((f"cells: {what}", "not checked", "the inputs differ"))
             bar.advance(len(cells))
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
