@@ -69,8 +69,12 @@ def _specification(record: Path, config: Mapping[str, Any]) -> Specification:
     """Return the specification of a sweep, without functions of the user, which are not stored."""
     own = {"own_code", *config.get("own_code", {})}
     kept = {name: one for name, one in config.items() if name not in own and not str(one).startswith("callable:")}
+    spec = specification_of(config["protocol"])
+    lacking = [name for name, one in spec.arguments().items() if not one.execution_only and name not in config]
+    if lacking:
+        raise _refusal(record, f"config lacks {', '.join(lacking)}")
     try:
-        return specification_of(config["protocol"]).from_config(kept)
+        return spec.from_config(kept)
     except InputError as why:
         raise RunError(f"{record} is damaged: config: {why} {_AGAIN}") from why
 

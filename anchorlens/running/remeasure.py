@@ -27,10 +27,14 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_values
 from anchorlens.running.spot_checks import LOGITS, add_reference_values, format_cell, tolerance
 from anchorlens.running.stored_rows import compare_cells, compare_prepared, compare_tokens
+from anchorlens.runs.provenance import model_record
 from anchorlens.runs.schema import POINTS, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
 _NEEDED = ("readout", "site", "metric")
+
+# Entries of a model's record that follow from its weights and tokenizer.
+_DESCRIBED = ("architecture", "n_layers", "d_model", "n_heads", "n_params", "dtype", "adds_bos", "weights_processed")
 
 Found = tuple[str, str, str]
 """Name, status and detail of a check."""
@@ -127,6 +131,9 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
         checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
+    described = {key: value for key, value in model_record(card).items() if key in _DESCRIBED}
+    if problem := compare_values("model", record, described):
+        checks.append((f"model: {name}", "mismatch", problem))
     return adapt(lens_model), checks
 
 
@@ -190,6 +197,8 @@ class _Stored:
         why_not = ""
         if data is None:
             why_not = "the data set is not here"
+        elif other := compare_values("data", self.result.record["data"], _draw_of(data.record())):
+            why_not = f"the data set was loaded otherwise ({other})"
         elif config.get("own_code") or any(str(one).startswith("callable:") for one in config.values()):
             why_not = "functions of yours chose them"
         elif config.get("known_only") or config.get("answers") == "generated":
@@ -232,6 +241,11 @@ class _Stored:
             if self.protocol.differs_by_rounding(self.adapter, self.ready, self.spec, cell.to_dict(), self.allowed):
                 both.loc[row, "max_abs_diff"] = 0.0
         return both
+
+
+def _draw_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a data set's record that say which rows were taken."""
+    return {name: one for name, one in record.items() if name in ("limit", "seed", "spans", "examples", "pool", "pool_dropped")}
 
 
 def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:

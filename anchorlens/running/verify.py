@@ -262,9 +262,13 @@ def load_recorded_data(
     sample = str(record["source"]).removeprefix(_SAMPLE)
     if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
         return load_pairs(path or sample, name=record["name"], limit=record["limit"])
+    drawn: dict[str, Any] = {"limit": record["limit"], "seed": record["seed"]}
+    if " " not in record["spans"]:  # else a function of the user, by name and hash
+        drawn["spans"] = record["spans"]
     if path is None:
-        return load_qa(record["name"])
-    return load_qa(record["name"], path=path, **{**record.get("reading", {}), **({"columns": columns} if columns else {})})
+        return load_qa(record["name"], **drawn)
+    reading = {**record.get("reading", {}), **({"columns": columns} if columns else {})}
+    return load_qa(record["name"], path=path, **reading, **drawn)
 
 
 def _same_file(folder: Path, sweep: Mapping[str, Any]) -> Any:

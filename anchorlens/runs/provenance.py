@@ -74,4 +74,4 @@ def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
 def run_id_of(*parts: Mapping[str, object]) -> str:
     """Return the run id: a short hash of configuration, model and data."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf8")).hexdigest()[:12]
+    return hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()[:12]

@@ -65,6 +65,7 @@ class _Config(_Part):
     layers: list[int]
     anchors: list[str]
     prompt: str
+    add_bos: bool
     readout: str | None = None
 
 

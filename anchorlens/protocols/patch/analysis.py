@@ -62,7 +62,9 @@ class PatchAnalysis(Analysis):
             cell = (anchor, int(best["layer"]))
             beside = {name: effects.get((name, *cell), np.nan) for name in PATCH_CONTROLS}
             same = {name: best[name] for name in ("model", "dataset", "effect", "sim_low", "sim_high", "p_before")}
-            records.append({**same, **beside, "anchor": anchor, "max_layer": cell[1], SHARE: shares[cell], "n": int(best["n"])})
+            records.append(
+                {**same, **beside, "anchor": anchor, "max_layer": cell[1], SHARE: shares.get(cell, np.nan), "n": int(best["n"])}
+            )
         return pd.DataFrame(records, columns=list(_SUMMARY))
 
     @override
