@@ -162,10 +162,6 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
     def measure(self, engine: Engine, inputs: InputsT, spec: SpecT, unit: Any, on_work: OnWork) -> pd.DataFrame:
         """Measure one unit and return its rows of ``samples.parquet``, without constant columns."""
 
-    @abstractmethod
-    def list_cells(self, engine: Engine, inputs: InputsT, spec: SpecT) -> pd.DataFrame:
-        """Return one row per sample of the sweep without its values: its key, and columns that follow from the inputs alone."""
-
     def prepare_again(self, context: ContextT, spec: SpecT, stored: StoredInputs) -> InputsT:  # noqa: ARG002
         """Build the inputs of a saved sweep from its data set, with its stored probes in place of fitted ones."""
         return self.prepare(context, spec)
@@ -183,6 +179,10 @@ class Recheckable(Protocol):
 
     def remeasure(self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """Measure rows of the samples again; the result may contain further rows."""
+        ...
+
+    def list_cells(self, engine: Engine, inputs: Any, spec: Any) -> pd.DataFrame:
+        """Return one row per sample of the sweep without its values: its key, and columns that follow from the inputs alone."""
         ...
 
     def from_run(self, adapter: Adapter, spec: Any, stored: StoredInputs) -> Any:

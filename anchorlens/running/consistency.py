@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import expit
 
 from anchorlens.constants import FLIP, POINTS, TRUTH_READOUTS, P
+from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.registry import analysis_of, specification_of
 from anchorlens.protocols.specification import Specification
@@ -22,11 +24,16 @@ from anchorlens.runs.provenance import run_id_of
 from anchorlens.runs.schema import CELL, settings_of
 from anchorlens.runs.validation import TableRows, check_inputs
 from anchorlens.statistics.delta import is_flipped
-from anchorlens.statistics.pathways import SHUFFLED, A, Q
+from anchorlens.statistics.pathways import ALL, SHUFFLED, A, Q
 
+# Arguments that have another value in the record than those that were given.
+_RESOLVED = {"delta_kind", "n_donors", "null", "probes", "prompt", "add_bos", "layers"}
 _AGAIN = "Make the run again."
 # Rounding of an effect that is computed again, in its unit.
 _ROUNDING = 1e-9
+# Readouts whose log-probability is the logarithm of P, and the rounding of P from it in float32.
+_JOINT_READOUTS = ("first_token", "answer_joint")
+_P_ROUNDING = 1e-5
 # Highest probability: the exponential of a logarithm in float32 may lie above 1.
 _MOST_P = 1 + 1e-5
 
@@ -74,9 +81,16 @@ def _specification(record: Path, config: Mapping[str, Any]) -> Specification:
     if lacking:
         raise _refusal(record, f"config lacks {', '.join(lacking)}")
     try:
-        return spec.from_config(kept)
+        found = spec.from_config(kept)
     except InputError as why:
         raise RunError(f"{record} is damaged: config: {why} {_AGAIN}") from why
+    again = found.identity()
+    for name in kept.keys() & again.keys() - _RESOLVED:
+        # A protocol without an argument has an empty text.
+        if kept[name] not in (again[name], ""):
+            given, follows = short_repr(kept[name]), short_repr(again[name])
+            raise _refusal(record, f"config.{name}={given}: {follows} follows from the other arguments")
+    return found
 
 
 def _check_examples(sweep: Mapping[str, Any], examples: TableRows) -> None:
@@ -163,10 +177,26 @@ def _check_values(config: Mapping[str, Any], samples: TableRows, examples: pd.Da
     wanted = recompute_effects(frame, examples, config)
     gap = np.abs(frame["effect"].to_numpy(dtype=np.float64) - wanted)
     samples.check("effect", gap > _ROUNDING * np.maximum(1, np.abs(wanted)), "does not follow from value_before and value_after")
+    _check_logits(config, samples)
     if FLIP in set(frame["metric"].unique()):
         _check_flips(samples)
     if frame["pathway"].notna().any():
         samples.check("pathway", ~frame["pathway"].isin((Q, A)), f"must be {Q} or {A}")
+
+
+def _check_logits(config: Mapping[str, Any], samples: TableRows) -> None:
+    """Check that log-probabilities and, of truth readouts, log-odds are those of P."""
+    frame, readout = samples.frame, config.get("readout")
+    if readout not in (*_JOINT_READOUTS, *TRUTH_READOUTS):
+        return
+    of_p = (frame["metric"] == P).to_numpy(dtype=bool)
+    for when in ("before", "after"):
+        p = frame[f"value_{when}"].to_numpy(dtype=np.float64)
+        found = {f"logp_{when}": np.exp(frame[f"logp_{when}"].to_numpy(dtype=np.float64))}
+        if readout in TRUTH_READOUTS:
+            found[f"logit_diff_{when}"] = expit(frame[f"logit_diff_{when}"].to_numpy(dtype=np.float64))
+        for column, again in found.items():
+            samples.check(column, of_p & ~(np.abs(again - p) <= _P_ROUNDING), f"not that of value_{when}")
 
 
 def _check_flips(samples: TableRows) -> None:
@@ -207,7 +237,12 @@ def _check_counts(record: Path, sweep: Mapping[str, Any], examples: pd.DataFrame
 def _check_curves(config: Mapping[str, Any], samples: pd.DataFrame, curves: TableRows) -> None:
     """Check that the curves are those of the metrics, controls and anchors that were measured, at all layers."""
     names = ["metric", "control", "anchor"]
-    for column in names:
+    if samples["pathway"].notna().any():  # every pathway has a curve over all layers
+        samples = samples[names].drop_duplicates()
+        samples = samples.merge(pd.DataFrame({"pathway": [Q, A, ALL]}), how="cross")
+        samples = samples.merge(pd.DataFrame({"layer": config["layers"]}), how="cross")
+        names.append("pathway")
+    for column in names[:3]:
         curves.check(column, ~curves.frame[column].isin(samples[column].unique()), "not measured")
     if curves.frame.empty and specification_of(config["protocol"]).DATA == "pairs":  # pairs of different length have no mean
         return

@@ -10,7 +10,7 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import with_bos
-from anchorlens.protocols.base import Measurement
+from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.row_positions import parse_positions
@@ -68,6 +68,7 @@ def compare_cells(
     adapter: Adapter, protocol: Measurement[Any, Any, Any], spec: Specification, inputs: Any, result: SweepResult
 ) -> str:
     """Return the first difference between the samples and the cells that follow from the inputs; empty if there is none."""
+    assert isinstance(protocol, Recheckable)  # checked by the caller
     planned = protocol.list_cells(ReferenceEngine(adapter), inputs, spec)
     samples = without_nulls(result.samples(all_columns=True))
     both = samples[CELL].merge(planned, on=CELL, how="outer", indicator=True)

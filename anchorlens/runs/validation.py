@@ -52,6 +52,9 @@ class _Data(_Part):
     name: str
     source: str
     sha256: str
+    limit: int | None
+    seed: int
+    examples: int
 
 
 class _Environment(_Part):

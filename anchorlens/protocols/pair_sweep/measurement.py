@@ -120,7 +120,6 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
         return pd.DataFrame(whole)[reachable]
 
-    @override
     def list_cells(self, engine: Engine, inputs: InputsT, spec: Any) -> pd.DataFrame:
         alike: dict[tuple[tuple[str, str], ...], list[Pair[Any]]] = {}
         for pair in self.pairs(inputs):

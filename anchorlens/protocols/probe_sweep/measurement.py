@@ -329,7 +329,6 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         """Return the layers at which a change can reach the readout; other cells have no row."""
         return inputs.layers
 
-    @override
     def list_cells(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> pd.DataFrame:
         draws = [name for name in inputs.probes if name.startswith(SHUFFLED)]
         placebos = [(SHUFFLED, f"draw {name.rpartition('_')[2]}") for name in draws]
