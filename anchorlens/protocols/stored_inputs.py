@@ -60,16 +60,26 @@ class StoredInputs:
             RunError: If the run directory lacks the input.
         """
         if (role, name) not in self.rows:
-            raise RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
+            raise _lacking(role, name)
         return self.rows[role, name]
 
     def fields(self, role: str, name: str) -> dict[str, Any]:
-        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of an input."""
+        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of an input.
+
+        Raises:
+            RunError: If the run directory lacks the input.
+        """
+        if (role, name) not in self.records:
+            raise _lacking(role, name)
         return _fields(self.records[role, name])
 
     def of(self, role: str) -> tuple[TokenRow, ...]:
         """Return all inputs of a role, in file order."""
         return tuple(row for (name, _), row in self.rows.items() if name == role)
+
+
+def _lacking(role: str, name: str) -> RunError:
+    return RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
 
 
 class _StoredPositions(dict[str, tuple[int, ...]]):

@@ -169,7 +169,10 @@ def rewrite(run, table, change):
         (lambda sweep: sweep["counts"]["null_shortfall"].update(pre_answer=7), "inputs: counts.null_shortfall.pre_answer=7"),
         (lambda sweep: sweep["config"].update(donors="random"), "tables: .*run_id="),
         (lambda sweep: sweep["noise"].update(floor=1e9), "tables: .*checks.largest_difference="),
-        (lambda sweep: (sweep["noise"].update(floor=1.0), sweep["checks"].update(largest_difference=1.0)), "tables: curves.*; inputs: noise.floor=1:"),
+        (
+            lambda sweep: (sweep["noise"].update(floor=1.0), sweep["checks"].update(largest_difference=1.0)),
+            "tables: curves.*; inputs: noise.floor=1:",
+        ),
     ],
 )  # fmt: skip
 def test_a_record_that_does_not_follow_from_its_run_is_a_mismatch(change, words, copied, tiny_model):

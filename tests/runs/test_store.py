@@ -24,7 +24,10 @@ TABLES = {
     for name in ("examples", "samples", "curves")
 }
 SWEEP = {
-    "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa", "add_bos": False},
+    "run_id": RUN_ID,
+    "config": {
+        "protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa", "add_bos": False,
+    },
     "model": {"name": "m", "weights_sha256": "", "backend": "hooked", "weights_processed": False},
     "data": {"name": "d", "source": "s", "sha256": "", "limit": None, "seed": 0, "examples": 1},
     "environment": {"versions": {}, "code_sha256": ""}, "verdict": "", "findings": {},

@@ -120,7 +120,8 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
         return pd.DataFrame(whole)[reachable]
 
-    def list_cells(self, engine: Engine, inputs: InputsT, spec: Any) -> pd.DataFrame:
+    def list_cells(self, engine: Engine, inputs: InputsT, spec: Any) -> pd.DataFrame:  # noqa: ARG002
+        """Return the keys of all samples and the columns that follow from the inputs."""
         alike: dict[tuple[tuple[str, str], ...], list[Pair[Any]]] = {}
         for pair in self.pairs(inputs):
             alike.setdefault(tuple((place.anchor, place.control) for place in pair.placements), []).append(pair)

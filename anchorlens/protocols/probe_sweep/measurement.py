@@ -330,6 +330,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         return inputs.layers
 
     def list_cells(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> pd.DataFrame:
+        """Return the keys of all samples, which are no values by construction."""
         draws = [name for name in inputs.probes if name.startswith(SHUFFLED)]
         placebos = [(SHUFFLED, f"draw {name.rpartition('_')[2]}") for name in draws]
         placebos += [(CROSS_FOLD, "")] if "fold_b" in inputs.probes else []
