@@ -21,7 +21,7 @@ from anchorlens.protocols.registry import analysis_of, specification_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.effects import recompute_effects
 from anchorlens.runs.provenance import run_id_of
-from anchorlens.runs.schema import CELL, settings_of
+from anchorlens.runs.schema import CELL, LOGITS, settings_of
 from anchorlens.runs.validation import TableRows, check_inputs
 from anchorlens.statistics.delta import is_flipped
 from anchorlens.statistics.pathways import ALL, SHUFFLED, A, Q
@@ -84,6 +84,8 @@ def _specification(record: Path, config: Mapping[str, Any]) -> Specification:
         found = spec.from_config(kept)
     except InputError as why:
         raise RunError(f"{record} is damaged: config: {why} {_AGAIN}") from why
+    if config.get("probes") is not None and "probes" not in config.get("own_code", {}):
+        raise _refusal(record, f"config.probes={short_repr(config['probes'])}: own_code has no probes")
     again = found.identity()
     for name in kept.keys() & again.keys() - _RESOLVED:
         # A protocol without an argument has an empty text.
@@ -187,9 +189,11 @@ def _check_values(config: Mapping[str, Any], samples: TableRows, examples: pd.Da
 def _check_logits(config: Mapping[str, Any], samples: TableRows) -> None:
     """Check that log-probabilities and, of truth readouts, log-odds are those of P."""
     frame, readout = samples.frame, config.get("readout")
+    of_p = (frame["metric"] == P).to_numpy(dtype=bool)
+    for column in LOGITS:
+        samples.check(column, ~(of_p & (readout is not None)) & frame[column].notna(), f"of the metric {P} alone")
     if readout not in (*_JOINT_READOUTS, *TRUTH_READOUTS):
         return
-    of_p = (frame["metric"] == P).to_numpy(dtype=bool)
     for when in ("before", "after"):
         p = frame[f"value_{when}"].to_numpy(dtype=np.float64)
         found = {f"logp_{when}": np.exp(frame[f"logp_{when}"].to_numpy(dtype=np.float64))}

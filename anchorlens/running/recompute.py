@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 _FIGURE = "figure.html"
 
 
-def compare_derived(sweep: Mapping[str, Any], stored: SweepResult, fresh: SweepResult, starts: Mapping[str, int]) -> list[str]:
+def compare_results(sweep: Mapping[str, Any], stored: SweepResult, fresh: SweepResult, starts: Mapping[str, int]) -> list[str]:
     """Return the differences between stored and recomputed curves, contrasts, findings and verdict, one line for each kind.
 
     Args:
@@ -88,23 +88,26 @@ def _is_same(one: Any, two: Any) -> bool:
     return all(missing) if any(missing) else bool(lists[0] == lists[1])
 
 
-def compare_values(name: str, stored: Any, again: Any, *, allowed: float = ROUNDING) -> str:
-    """Return the first difference between two JSON values; entries that are only in ``stored`` are not compared.
+def compare_values(name: str, stored: Any, again: Any, *, allowed: float = ROUNDING, subset: int = 0) -> str:
+    """Return the first difference between two JSON values; empty if there is none.
 
     Args:
         name: Path of the value, for the message.
         stored: The stored value.
         again: The value that is computed again.
         allowed: Allowed difference of decimal numbers, as a share of their size, or absolute below 1.
+        subset: Number of levels of objects at which ``stored`` may have further entries.
     """
     if isinstance(again, dict) and isinstance(stored, dict):
-        lacking = [key for key in again if key not in stored]
-        if lacking:
+        if lacking := [key for key in again if key not in stored]:
             return f"{name} lacks {lacking[0]}"
-        return next(filter(None, (compare_values(f"{name}.{key}", stored[key], again[key], allowed=allowed) for key in again)), "")
+        if more := [key for key in stored if key not in again and subset < 1]:
+            return f"{name} has {more[0]}, which does not follow"
+        pairs = ((f"{name}.{key}", stored[key], again[key]) for key in again)
+        return next(filter(None, (compare_values(*pair, allowed=allowed, subset=subset - 1) for pair in pairs)), "")
     if isinstance(again, list) and isinstance(stored, list) and len(again) == len(stored):
-        pairs = enumerate(zip(stored, again, strict=True))
-        return next(filter(None, (compare_values(f"{name}[{i}]", *pair, allowed=allowed) for i, pair in pairs)), "")
+        pairs = ((f"{name}[{i}]", *pair) for i, pair in enumerate(zip(stored, again, strict=True)))
+        return next(filter(None, (compare_values(*pair, allowed=allowed, subset=subset - 1) for pair in pairs)), "")
     if isinstance(again, float) and isinstance(stored, float | int) and not isinstance(stored, bool):
         close = stored == again or abs(stored - again) <= allowed * max(1.0, abs(again))
     else:

@@ -25,10 +25,10 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_values
-from anchorlens.running.spot_checks import LOGITS, add_reference_values, format_cell, tolerance
-from anchorlens.running.stored_rows import compare_cells, compare_prepared, compare_tokens
+from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
+from anchorlens.running.stored_rows import compare_cells, compare_rows, compare_tokens
 from anchorlens.runs.provenance import model_record
-from anchorlens.runs.schema import POINTS, leading_metric
+from anchorlens.runs.schema import LOGITS, POINTS, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
 _NEEDED = ("readout", "site", "metric")
@@ -132,7 +132,7 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
         checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
     described = {key: value for key, value in model_record(card).items() if key in _DESCRIBED}
-    if problem := compare_values("model", record, described):
+    if problem := compare_values("model", record, described, subset=1):
         checks.append((f"model: {name}", "mismatch", problem))
     return adapt(lens_model), checks
 
@@ -162,11 +162,11 @@ class _Stored:
     """Stored sweep whose inputs are rebuilt from the run directory.
 
     Attributes:
-        adapter: Its model.
-        result: Its tables and record.
-        protocol: Measurement of its protocol.
-        spec: Its arguments, without functions that only chose inputs.
-        ready: Its inputs.
+        adapter: Model of the sweep.
+        result: Tables and record.
+        protocol: Measurement of the protocol.
+        spec: Arguments, without functions that only chose inputs.
+        ready: Inputs of the measurement.
         allowed: Allowed difference of a cell that is measured again, in the unit of the effect.
     """
 
@@ -197,7 +197,7 @@ class _Stored:
         why_not = ""
         if data is None:
             why_not = "the data set is not here"
-        elif other := compare_values("data", self.result.record["data"], _draw_of(data.record())):
+        elif other := compare_values("data", self.result.record["data"], _draw_of(data.record()), subset=1):
             why_not = f"the data set was loaded otherwise ({other})"
         elif config.get("own_code") or any(str(one).startswith("callable:") for one in config.values()):
             why_not = "functions of yours chose them"
@@ -206,7 +206,7 @@ class _Stored:
         text = "texts, tokens, positions and planned cells"
         if why_not:
             return "match", f"{text}; rows not drawn again: {why_not}"
-        problem = compare_prepared(self.adapter, self.protocol, self.spec, data, self.result)
+        problem = compare_rows(self.adapter, self.protocol, self.spec, data, self.result)
         return ("mismatch", problem) if problem else ("match", f"{text}; rows, donors and counts drawn again")
 
     def _compare_record(self, cells: pd.DataFrame) -> str:
@@ -217,7 +217,7 @@ class _Stored:
             return f"noise.floor={floor:.2g}: above {self.allowed:.2g}, but checks.failed names no cell"
         rows = set(cells["example_id"])
         again = self.protocol.record_again(self.adapter, self.ready, self.spec, StoredInputs(self.result), rows)
-        return compare_values("run.json", record, again, allowed=self.allowed / (100 if unit == POINTS else 1))
+        return compare_values("run.json", record, again, allowed=self.allowed / (100 if unit == POINTS else 1), subset=3)
 
     def measure_again(self, cells: pd.DataFrame) -> pd.DataFrame:
         """Measure cells with the reference engine; return their rows with the values of both measurements."""

@@ -22,7 +22,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.planning import CHECK_ROWS
 from anchorlens.protocols.specification import Specification
-from anchorlens.runs.schema import CELL, POINTS, leading_metric
+from anchorlens.runs.schema import CELL, LOGITS, POINTS, leading_metric
 from anchorlens.warn import warn
 
 # Cells drawn per row; they share the clean passes of the row.
@@ -108,10 +108,6 @@ class SpotChecker:
             },
             "noise": {"floor": largest, "cells": len(self.gaps)},
         }  # fmt: skip
-
-
-LOGITS = ("logp_before", "logp_after", "logit_diff_before", "logit_diff_after")
-"""Columns of the samples in logits, which a swap measures beside P."""
 
 
 def tolerance(adapter: Adapter, unit: str, samples: pd.DataFrame) -> float:

@@ -21,6 +21,8 @@ from anchorlens.runs.schema import CELL
 
 # Allowed difference of scores and AUCs of text classifiers, whose fit ends in other last digits on another processor.
 _TEXT_ROUNDING = 1e-3
+# Columns of the samples that follow from the inputs, null where a protocol has none.
+_OF_INPUTS = ("position", "head", "n_patched", "n_null_patched", "pre_answer_token_differs")
 # Anchors that a row may lack.
 _MAY_BE_EMPTY = ("question_rest",)
 
@@ -76,13 +78,12 @@ def compare_cells(
         if len(cells := both[both["_merge"] == side]):
             cell = ", ".join(f"{name}={cells.iloc[0][name]!r}" for name in CELL)
             return f"samples.parquet: {problem} {cell} ({len(cells)} in all)"
+    planned = planned.assign(**{name: None for name in _OF_INPUTS if name not in planned})
     columns = [name for name in planned.columns if name not in CELL]
     return compare_frames("samples.parquet", samples[columns], samples[CELL].merge(planned, on=CELL, how="left")[columns])
 
 
-def compare_prepared(
-    adapter: Adapter, protocol: Measurement[Any, Any, Any], spec: Specification, data: Any, result: SweepResult
-) -> str:
+def compare_rows(adapter: Adapter, protocol: Measurement[Any, Any, Any], spec: Specification, data: Any, result: SweepResult) -> str:
     """Build the inputs of a sweep again from its data set, and return the first difference from the stored ones; empty if none."""
     stored, record = StoredInputs(result), result.record
     with warnings.catch_warnings():
@@ -96,8 +97,14 @@ def compare_prepared(
     examples = without_nulls(result.examples(all_columns=True))
     found = found or compare_frames("examples.parquet", examples, without_nulls(again), allowed=_TEXT_ROUNDING)
     config = {name: value for name, value in parts.get("config", {}).items() if name != "probes"}
-    found = found or compare_values("config", record["config"], _plain(config))
-    return found or compare_values("probe", record.get("probe") or {}, _plain(parts.get("probe", {})), allowed=_TEXT_ROUNDING)
+    found = found or compare_values("config", record["config"], _plain(config), subset=1)
+    pairs = {
+        name: {key: value for key, value in one.items() if key != "source_value"} for name, one in parts.get("pairs", {}).items()
+    }
+    found = found or compare_values("pairs", record.get("pairs", {}), _plain(pairs), subset=2)
+    return found or compare_values(
+        "probe", record.get("probe") or {}, _plain(parts.get("probe", {})), allowed=_TEXT_ROUNDING, subset=1
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from anchorlens.protocols.registry import specification_of
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
-from anchorlens.running.recompute import compare_derived, compare_figure
+from anchorlens.running.recompute import compare_figure, compare_results
 from anchorlens.runs.checksums import SUMS, find_changed_files
 from anchorlens.runs.provenance import code_sha256, versions
 from anchorlens.runs.schema import answer_first
@@ -148,7 +148,7 @@ def verify_run(
     except RunError as why:
         rest = Check("cells", NOT_CHECKED, "tables and record of the run contradict each other")
         return Verification(folder, (*checks, Check("tables", MISMATCH, str(why)), rest), (), none)
-    checks += _check_derived(folder, sweeps, results)
+    checks += _check_results(folder, sweeps, results)
     if count == 0 and model is None:
         names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
         checks += [Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given") for name in names]
@@ -180,7 +180,7 @@ def _limits(drawn: int, total: int) -> tuple[str, ...]:
     )
 
 
-def _check_derived(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]) -> list[Check]:
+def _check_results(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]) -> list[Check]:
     """Recompute curves, contrasts, findings and the figure from the samples, and compare them with the stored ones."""
     checks: list[Check] = []
     starts = {"curves": 0, "contrasts": 0}
@@ -188,7 +188,7 @@ def _check_derived(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: S
     for sweep, stored, again in zip(sweeps, results, fresh, strict=True):
         what = f"tables: {stored.protocol.name} {stored.model} {stored.dataset}"
         try:
-            problems = compare_derived(sweep, stored, again, starts)
+            problems = compare_results(sweep, stored, again, starts)
         except RunError as why:
             problems = [str(why)]
         checks.append(Check(what, MISMATCH, "; ".join(problems)) if problems else Check(what, MATCH, _DERIVED))

@@ -121,7 +121,7 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
 
     @override
-    def reached_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout) -> Sequence[int]:
+    def reachable_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout) -> Sequence[int]:
         if self.cumulative(spec):
             first = self.cut_layers(engine, inputs, spec).start
             return [layer for layer in inputs.layers if layer >= first]

@@ -325,7 +325,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
                     ProbeChange(control, before, after, flips, tuple(one.donor_id for _, one in members)),
                 )
 
-    def reached_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> Sequence[int]:  # noqa: ARG002
+    def reachable_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> Sequence[int]:  # noqa: ARG002
         """Return the layers at which a change can reach the readout; other cells have no row."""
         return inputs.layers
 
@@ -342,7 +342,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             for control, donor in (*own, *(placebos if "none" in variant.controls else ())):
                 keys.append((row.id, row.group, donor, control))
         frame = pd.DataFrame(keys, columns=["example_id", "question_id", "donor_id", "control"])
-        frame = frame.merge(pd.DataFrame({"layer": list(self.reached_layers(engine, inputs, spec))}), how="cross")
+        frame = frame.merge(pd.DataFrame({"layer": list(self.reachable_layers(engine, inputs, spec))}), how="cross")
         frame = frame.merge(pd.DataFrame({"metric": [P, FLIP] if self.flips else [P]}), how="cross")
         return frame.assign(anchor=self.anchor(spec), by_construction=False)
 
