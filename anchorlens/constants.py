@@ -66,6 +66,10 @@ LATER = "later"
 PATCH_BY = ("position", "segment", "layer", "head", "head_position")
 """Places of a patch sweep, each patched separately."""
 PATCH_METRICS = ("logit_diff", "prob", "logprob", "kl")
+UNITS = {"logit_diff": "logit", "prob": POINTS, "logprob": "nat", "kl": "nat"}
+"""Metric of a patch sweep -> unit of its effect; values of ``prob`` are in [0, 1]."""
+METRIC_UNITS = "units of the metric"
+"""Unit of the effect on a user's function."""
 PATCH_CONTROLS = ("other_pair", "norm_matched")
 
 ENGINES = ("cone", "reference")
@@ -80,3 +84,7 @@ _DRAW_LABELS = {"exact_question": "question", "pre_answer": "answer_site", "pre_
 def draw_label(anchor: str) -> str:
     """Return the label of an anchor in the seeds of random draws; it is fixed, since another label draws other nulls."""
     return _DRAW_LABELS.get(anchor, anchor)
+
+
+ALL_CELLS = "all"
+"""Value of ``cells`` with which ``verify`` measures every cell again."""

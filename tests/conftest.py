@@ -88,7 +88,8 @@ def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are saved with an empty figure: drawing one takes longer than a small sweep."""
     from plotly.graph_objects import Figure
 
-    monkeypatch.setattr("anchorlens.results.saving.main_figure", lambda *_, **__: Figure())
+    for module in ("anchorlens.results.saving", "anchorlens.running.recompute"):
+        monkeypatch.setattr(f"{module}.main_figure", lambda *_, **__: Figure())
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from plotly.graph_objects import Figure
 
 import anchorlens as al
 from anchorlens.cli.entry import main
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.usefixtures("plain_figure")
 def run(tiny_model, tmp_path_factory):
     out = tmp_path_factory.mktemp("verify") / "run"
     options = {"align": "last", "n_donors": 1, "n_resamples": 20, "progress": False}
-    al.swap_sweep(tiny_model("llama"), capitals(), **options).save(out)
+    with pytest.MonkeyPatch.context() as patch:  # this fixture is older than `plain_figure`
+        patch.setattr("anchorlens.results.saving.main_figure", lambda *_: Figure())
+        al.swap_sweep(tiny_model("llama"), capitals(), **options).save(out)
     return out
 
 

@@ -5,10 +5,11 @@ import sys
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from anchorlens.cli.output import records, show_table, with_options
 from anchorlens.cli.shared_options import data_files
-from anchorlens.constants import BACKENDS
+from anchorlens.constants import ALL_CELLS, BACKENDS
 
 EPILOG = """\b
 Examples:
@@ -21,11 +22,21 @@ Exit code 0: everything matches; 1: something differs; 2: invalid input.
 """
 
 
+class Cells(click.ParamType):
+    """Number of cells, or ``all``."""
+
+    name = "N|all"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == ALL_CELLS else click.IntRange(0).convert(value, param, ctx)
+
+
 @click.command("verify", epilog=EPILOG, short_help="Check the files of a run and remeasure some of its cells")
 @click.argument("run", metavar="RUN")
 @click.option(
-    "--cells", type=click.IntRange(0), default=20, show_default=True,
-    help="Number of random cells to remeasure; 0 loads no model unless one is given.",
+    "--cells", type=Cells(), default="20", show_default=True,
+    help="Number of random cells to remeasure, or all; 0 loads no model unless one is given.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed of the cells.")
 @click.option(
@@ -62,10 +73,13 @@ def verify_command(
     sets = {name: load_recorded_data(by_name[name], file, named) for name, file in files.items()}
     found = verify_run(run, model=models or None, data=sets or None, **options)
     if as_json:
-        click.echo(json.dumps({"run": run, "ok": found.ok, "checks": records(found.table()), "cells": records(found.cells())}))
+        tables = {"checks": records(found.table()), "limits": list(found.limits), "cells": records(found.cells())}
+        click.echo(json.dumps({"run": run, "ok": found.ok, **tables}))
     else:
         rows = [
             (one.what, one.status, with_options(one.detail, arguments=["data"] if one.needs_data else ())) for one in found.checks
         ]
         show_table(f"{run}: {MATCH if found.ok else MISMATCH}", ("what", "found", ""), rows)
+        for line in found.limits:
+            click.echo(with_options(line))
     sys.exit(0 if found.ok else 1)

@@ -11,15 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.constants import POINTS
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter
 
 LOGIT_DIFF, PROB, LOGPROB, KL = "logit_diff", "prob", "logprob", "kl"
-UNITS = {LOGIT_DIFF: "logit", PROB: POINTS, LOGPROB: "nat", KL: "nat"}
-"""Metric -> unit of its effect; values of ``prob`` are in [0, 1]."""
-METRIC_UNITS = "units of the metric"
-"""Unit of a user's function."""
 
 # Rows whose logits over the whole vocabulary are held at once.
 _ROWS = 64

@@ -40,7 +40,9 @@ class DataSource:
     Attributes:
         load: (data set or user's input, seed) -> data set.
         set_up: (adapter, data set, specification) -> context of a sweep.
+        token_text: tokenizer -> function token id -> text, as :attr:`SweepContext.token_text`.
     """
 
     load: Callable[[Any, int], PromptDataset]
     set_up: Callable[[Any, Any, Any], SweepContext]
+    token_text: Callable[[Any], Callable[[int], str]]

@@ -1,6 +1,6 @@
 """Tokenize prompt pairs and pair their positions, when a sweep starts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -170,13 +170,23 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
         raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     add_bos = resolve_add_bos(hf, spec.add_bos)
     kept, dropped = _tokenize(PairTokenizer(hf, add_bos, adapter.shape.n_ctx, adapter.shape.d_vocab), data)
-
-    def token_text(i: int) -> str:
-        return str(hf.decode([i], clean_up_tokenization_spaces=False))
-
     return PairContext(
-        adapter, name_of(adapter.model), data, (*data.dropped, *dropped), spec.progress, "", add_bos, (), token_text, tuple(kept)
+        adapter,
+        name_of(adapter.model),
+        data,
+        (*data.dropped, *dropped),
+        spec.progress,
+        "",
+        add_bos,
+        (),
+        _token_text(hf),
+        tuple(kept),
     )
+
+
+def _token_text(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
+    """Return the function token id -> text."""
+    return lambda token: str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
 
 
 def _tokenize(tokenizer: PairTokenizer, data: PairData) -> tuple[list[TokenizedPair], list[Dropped]]:
@@ -240,5 +250,5 @@ def _load(data: Any, seed: int) -> PairData:  # noqa: ARG001
     return data if isinstance(data, PairData) else load_pairs(data)
 
 
-PAIRS = DataSource(_load, set_up_pairs)
+PAIRS = DataSource(_load, set_up_pairs, _token_text)
 """Data source of clean and corrupted prompts, loaded by :func:`anchorlens.load_pairs`."""

@@ -7,7 +7,7 @@ Progress, memory, shards, spot checks, record, files and command line are shared
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
@@ -164,6 +164,16 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
     def measure(self, engine: Engine, inputs: InputsT, spec: SpecT, unit: Any, on_work: OnWork) -> pd.DataFrame:
         """Measure one unit and return its rows of ``samples.parquet``, without constant columns."""
 
+    def prepare_again(self, context: ContextT, spec: SpecT, stored: StoredInputs) -> InputsT:  # noqa: ARG002
+        """Build the inputs of a saved sweep from its data set, with its stored probes in place of fitted ones."""
+        return self.prepare(context, spec)
+
+    def record_again(
+        self, adapter: Adapter, inputs: InputsT, spec: SpecT, stored: StoredInputs, rows: Collection[str]  # noqa: ARG002
+    ) -> dict[str, Any]:  # fmt: skip
+        """Compute entries of the record of a saved sweep again; ``rows``: ids of the rows that may be measured for it."""
+        return {}
+
 
 @runtime_checkable
 class Recheckable(Protocol):
@@ -171,6 +181,10 @@ class Recheckable(Protocol):
 
     def remeasure(self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """Measure rows of the samples again; the result may contain further rows."""
+        ...
+
+    def list_cells(self, engine: Engine, inputs: Any, spec: Any) -> pd.DataFrame:
+        """Return one row per sample of the sweep without its values: its key, and columns that follow from the inputs alone."""
         ...
 
     def from_run(self, adapter: Adapter, spec: Any, stored: StoredInputs) -> Any:

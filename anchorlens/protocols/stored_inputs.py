@@ -1,15 +1,15 @@
 """Rebuild the inputs of a saved sweep from its tables."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from anchorlens.errors import RunError
 from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
+from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 
 
@@ -60,11 +60,17 @@ class StoredInputs:
             RunError: If the run directory lacks the input.
         """
         if (role, name) not in self.rows:
-            raise RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
+            raise _lacking(role, name)
         return self.rows[role, name]
 
     def fields(self, role: str, name: str) -> dict[str, Any]:
-        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of an input."""
+        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of an input.
+
+        Raises:
+            RunError: If the run directory lacks the input.
+        """
+        if (role, name) not in self.records:
+            raise _lacking(role, name)
         return _fields(self.records[role, name])
 
     def of(self, role: str) -> tuple[TokenRow, ...]:
@@ -72,10 +78,25 @@ class StoredInputs:
         return tuple(row for (name, _), row in self.rows.items() if name == role)
 
 
+def _lacking(role: str, name: str) -> RunError:
+    return RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
+
+
+class _StoredPositions(dict[str, tuple[int, ...]]):
+    """Named positions of a stored input; a name that it lacks is an error of the run."""
+
+    def __init__(self, row_id: str, text: str, n_tokens: int) -> None:
+        super().__init__((name, tuple(where)) for name, where in parse_positions(row_id, text, n_tokens).items())
+        self.row_id = row_id
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise RunError(f"examples.parquet is damaged: example_id={self.row_id!r}: positions lack {name!r}. Make the run again.")
+
+
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": str(record["example_id"]), "group": str(record["question_id"]), "ids": tuple(map(int, record["token_ids"])),
-        "positions": {name: tuple(where) for name, where in json.loads(record["positions"]).items()},
+        "positions": _StoredPositions(record["example_id"], record["positions"], len(record["token_ids"])),
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from anchorlens.questions.prompts import (
     render_prompt,
     truth_question,
 )
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, make_token_text
 
 # Number of prompts from which the common prefix is computed.
 _PREFIX_ROWS = 16
@@ -84,5 +84,5 @@ def _load(data: Any, seed: int) -> QAData:
     return data if isinstance(data, QAData) else load_qa(data, seed=seed)
 
 
-QUESTIONS = DataSource(_load, set_up_questions)
+QUESTIONS = DataSource(_load, set_up_questions, make_token_text)
 """Question sets loaded by :func:`anchorlens.load_qa`."""

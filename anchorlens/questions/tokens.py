@@ -104,19 +104,8 @@ class RowTokenizer:
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
-        """Function token id -> text with its leading space, if any; parts of a character decode to replacement signs."""
-        decoder = self.tokenizer
-
-        @cache
-        def text(token: int) -> str:
-            decoded = decoder.decode([token], clean_up_tokenization_spaces=False)
-            assert isinstance(decoded, str)
-            raw = decoder.convert_ids_to_tokens(token)
-            # SentencePiece marks the space with a sign, and omits it at the start of a text.
-            has_space = isinstance(raw, str) and raw.startswith("\u2581") and not decoded.startswith(" ")
-            return f" {decoded}" if has_space else decoded
-
-        return text
+        """Function token id -> text, see :func:`make_token_text`."""
+        return make_token_text(self.tokenizer)
 
     def corrupt_row(self, base: TokenRow, donor: Example) -> TokenRow:
         """Return the base's input and answer with the E_Q text of the donor (METHOD 4, denoising)."""
@@ -164,6 +153,21 @@ class RowTokenizer:
         assert isinstance(decoded, str)
         if wanted not in decoded and normalise(wanted) not in normalise(decoded):
             raise RowDropped("anchor_text_mismatch", f"{role}: tokens decode to {decoded!r}, the span is {wanted!r}")
+
+
+def make_token_text(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
+    """Return the function token id -> text with its leading space, if any; parts of a character decode to replacement signs."""
+
+    @cache
+    def text(token: int) -> str:
+        decoded = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+        assert isinstance(decoded, str)
+        raw = tokenizer.convert_ids_to_tokens(token)
+        # SentencePiece marks the space with a sign, and omits it at the start of a text.
+        has_space = isinstance(raw, str) and raw.startswith("\u2581") and not decoded.startswith(" ")
+        return f" {decoded}" if has_space else decoded
+
+    return text
 
 
 def _shift(span: Span, by: int) -> Span:

@@ -1,6 +1,5 @@
 """Explore the examples of a sweep in a notebook, with a slider for the layer; nothing is remeasured."""
 
-import json
 import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.report.contents import name_of
 from anchorlens.results.example_view import example_rows
+from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import results_of
 from anchorlens.statistics.pathways import RANDOM
@@ -69,7 +69,8 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
     rows = example_rows(sweep.samples(all_columns=True), sweep.examples(all_columns=True), sweep.anchors, sweep.layers)
     base = sweep.examples(all_columns=True).query("role == 'base'").set_index("example_id")["positions"]
     for row in rows:
-        row["places"] = _places(json.loads(base[row["id"]]), row["curves"], row.pop("marks"))
+        positions = parse_positions(row["id"], base[row["id"]], len(row["tokens"]))
+        row["places"] = _places(positions, row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])
     return {"heading": name_of(sweep), "layers": list(sweep.layers), "rows": rows}
 

@@ -1,12 +1,13 @@
 """Interface of the analysis of a protocol: from the samples to curves, contrasts, findings and figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from anchorlens.constants import POINTS
 from anchorlens.figures.curves import plot_curves
 from anchorlens.results.findings import Findings
 
@@ -23,6 +24,10 @@ class Analysis(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     result: ClassVar[type[Any]]
+
+    def unit(self, config: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """Return the unit of the effects of a sweep with this configuration."""
+        return POINTS
 
     @abstractmethod
     def curves(self, result: Any) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Rows of a sweep as plain values: tokens, their roles, and the effect of the row by layer."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import pandas as pd
 from anchorlens.constants import NULL_CONTROLS
 from anchorlens.figures.hover import metric_labels
 from anchorlens.missing_values import without_nulls
+from anchorlens.results.row_positions import parse_positions
 from anchorlens.runs.schema import P, leading_metric
 from anchorlens.statistics.pathways import RANDOM
 
@@ -84,11 +84,12 @@ def _row(
     ]
     peak, at = max(points, key=lambda point: abs(point[0]))
     label = row["label"]
+    positions = parse_positions(row["example_id"], row["positions"], len(row["tokens"]))
     return {
         "id": str(row["example_id"]), "question": str(row["question"]), "answer": str(row["answer"]),
         "label": "" if pd.isna(label) else _LABELS[int(label)], "pathway": str(before[at]["pathway"]),
         "before": round(float(before[at]["value_before"]), 4), "tokens": list(row["tokens"]),
-        "marks": _marks(json.loads(str(row["positions"]))), "curves": curves, "peak": peak, "at": at,
+        "marks": _marks(positions), "curves": curves, "peak": peak, "at": at,
     }  # fmt: skip
 
 

@@ -4,7 +4,6 @@ The key of ``examples`` is ``run_id example_id role``: a question that is measur
 and donors by ``example_id``, so they are joined role by role.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +12,7 @@ import pandas as pd
 
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.results.row_positions import parse_positions
 
 # Columns of the measured row; the other columns of ``examples`` are in the samples too.
 _OF_ROW = [
@@ -37,7 +37,8 @@ def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
     """
     base = examples[examples["role"] == "base"]
     own = base[["example_id", *_OF_ROW]]
-    said = [_segments(*row) for row in zip(own["tokens"], own["positions"], own["question"], strict=True)]
+    columns = (own[name] for name in ("example_id", "tokens", "positions", "question"))
+    said = [_segments(*row) for row in zip(*columns, strict=True)]
     own = own.assign(**{name: [one[name] for one in said] for name in ("subject", "property")})
     frame = samples.merge(own, on="example_id", how="left", validate="many_to_one")
     donors = {} if config.get("donors") in STATISTIC_RULES else _donors(base, examples)
@@ -58,9 +59,9 @@ def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     return tuple(Dropped(*map(str, row)) for row in gone[names].itertuples(index=False, name=None))
 
 
-def _segments(tokens: Any, positions: str, question: str) -> dict[str, str]:
+def _segments(row_id: str, tokens: Any, positions: str, question: str) -> dict[str, str]:
     """Return the text of the tokens of subject and property; empty if a row has none."""
-    where: dict[str, list[int]] = json.loads(positions)
+    where = parse_positions(row_id, positions, len(tokens))
     texts = {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
     return {name: _restore_letters(text, question) for name, text in texts.items()}
 

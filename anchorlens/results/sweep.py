@@ -226,6 +226,10 @@ class SweepResult:
         Raises:
             InputError: If the sweep has no such metric.
         """
+        key = f"curves of {metric}, {controls}, {all_columns}"
+        return self._made(key, lambda: self._curves_of(metric, controls=controls, all_columns=all_columns)).copy()
+
+    def _curves_of(self, metric: str | None, *, controls: bool, all_columns: bool) -> pd.DataFrame:
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
         if len(derived := self._samples_behind(metric)):
             options = {name: self.record["config"][name] for name in ("n_resamples", "seed")}
@@ -266,6 +270,9 @@ class SweepResult:
             One row per quantity, control, anchor and layer. ``control`` is the side that is subtracted, ``ci`` the pointwise
             interval, ``sim`` the simultaneous band over all layers.
         """
+        return self._made(f"contrasts of {all_columns}", lambda: self._contrasts_of(all_columns=all_columns)).copy()
+
+    def _contrasts_of(self, *, all_columns: bool) -> pd.DataFrame:
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
         own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
         named = frame.assign(**own, **settings_of(self.record["config"]))[list(CONTRAST_COLUMNS)]

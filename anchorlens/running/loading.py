@@ -8,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.errors import InputError, RunError
-from anchorlens.protocols.registry import analysis_of, specification_of
+from anchorlens.errors import RunError
+from anchorlens.missing_values import without_nulls
+from anchorlens.protocols.registry import analysis_of
 from anchorlens.results.sweep import SweepResult
-from anchorlens.runs.schema import TABLE_COLUMNS, settings_of
+from anchorlens.running.consistency import check_study, check_sweep
+from anchorlens.runs.schema import TABLE_COLUMNS
 from anchorlens.runs.store import open_for_reading, read_record
-from anchorlens.runs.validation import read_table
+from anchorlens.runs.validation import TableRows, read_table
 
 _AGAIN = "Make the run again."
 
@@ -37,13 +39,16 @@ def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
 
 def _load_results(folder: Path) -> list[SweepResult]:
     record = read_record(folder)
+    check_study(folder, record)
     results: list[SweepResult] = []
-    for sweep, stored in zip(record["sweeps"], _tables_of_sweeps(folder, record), strict=True):
+    for sweep, tables in zip(record["sweeps"], _tables_of_sweeps(folder, record), strict=True):
         run_id, analysis = sweep["run_id"], analysis_of(sweep["config"]["protocol"])
-        _check_names(folder, sweep, stored)
-        rows = stored.pop("samples").assign(**settings_of(sweep["config"]))
+        check_sweep(folder, sweep, tables)
+        stored = {name: rows.frame for name, rows in tables.items()}
+        samples = stored.pop("samples")  # their nulls are replaced where the result is made
+        stored = {name: without_nulls(frame) for name, frame in stored.items()}
         rest = {key: value for key, value in sweep.items() if key not in ("run_id", "verdict", "findings", "rows")}
-        result = analysis.result.make(analysis, rows, stored.pop("examples"), rest, run_id)
+        result = analysis.result.make(analysis, samples, stored.pop("examples"), rest, run_id)
         home = folder / "probes" / run_id
         results.append(result.with_probes(home if home.is_dir() else {}).with_tables(stored))
     return results
@@ -64,34 +69,17 @@ def results_of(given: Any) -> Any:
     return given
 
 
-def _check_names(folder: Path, sweep: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-    """Raise RunError if the arguments of a sweep are invalid, or if its tables name what was not measured."""
-    own = {"own_code", *sweep["config"].get("own_code", {})}  # functions are not stored
-    config = {name: one for name, one in sweep["config"].items() if name not in own and not str(one).startswith("callable:")}
-    try:
-        specification_of(config["protocol"]).from_config(config)
-    except InputError as why:
-        raise RunError(f"{folder / 'run.json'} is damaged: config: {why} {_AGAIN}") from why
-    samples, examples = tables["samples"], tables["examples"]
-    measured = {name: set(samples[name].unique()) for name in ("metric", "control", "anchor")}
-    measured["example_id"] = set(examples.loc[examples["role"] == "base", "example_id"])
-    for table, names in (("samples", ["example_id"]), ("curves", ["metric", "control", "anchor"])):
-        for name in names:
-            if other := set(tables[table][name].unique()) - measured[name]:
-                raise RunError(f"{folder}: {table}.parquet has {name}={min(map(str, other))!r}, which was not measured. {_AGAIN}")
-
-
-def _tables_of_sweeps(folder: Path, record: Mapping[str, Any]) -> list[dict[str, pd.DataFrame]]:
+def _tables_of_sweeps(folder: Path, record: Mapping[str, Any]) -> list[dict[str, TableRows]]:
     """Return the rows of each sweep in every table. Raise RunError if a table has other rows than the record counts."""
-    found: list[dict[str, pd.DataFrame]] = [{} for _ in record["sweeps"]]
+    found: list[dict[str, TableRows]] = [{} for _ in record["sweeps"]]
     for name in TABLE_COLUMNS:
-        there = (folder / f"{name}.parquet").is_file()
-        table = read_table(folder, name) if there else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
+        file = folder / f"{name}.parquet"
+        table = read_table(folder, name) if file.is_file() else pd.DataFrame(columns=list(TABLE_COLUMNS[name]))
         starts = list(accumulate((sweep["rows"].get(name, 0) for sweep in record["sweeps"]), initial=0))
         if starts[-1] != len(table):
             raise RunError(f"{folder}: {name}.parquet has {len(table)} rows, run.json counts {starts[-1]}. {_AGAIN}")
         for own, sweep, (start, end) in zip(found, record["sweeps"], pairwise(starts), strict=True):
-            own[name] = table.iloc[start:end].reset_index(drop=True)
-            if "layer" in table and not own[name]["layer"].isin(sweep["config"]["layers"]).all():
-                raise RunError(f"{folder}: {name}.parquet has layers that were not measured. {_AGAIN}")
+            own[name] = TableRows(file, table.iloc[start:end].reset_index(drop=True), start)
+            if "layer" in table:
+                own[name].check("layer", ~own[name].frame["layer"].isin(sweep["config"]["layers"]), "not measured")
     return found

@@ -2,15 +2,15 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pandas as pd
 
-from anchorlens.engine.metrics import METRIC_UNITS
+from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.errors import InputError
+from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
@@ -18,62 +18,85 @@ from anchorlens.models.backend import HAS_HOOKED
 from anchorlens.models.card import model_card
 from anchorlens.models.load import as_lens_model, load_model
 from anchorlens.models.memory import free_memory
-from anchorlens.progress import progress
-from anchorlens.protocols.base import Recheckable, StepMetrics
+from anchorlens.progress import Progress
+from anchorlens.protocols.base import Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.registry import measurement_of, specification_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
+from anchorlens.running.recompute import compare_values
 from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
-from anchorlens.runs.schema import POINTS, leading_metric
+from anchorlens.running.stored_rows import compare_cells, compare_rows, compare_tokens
+from anchorlens.runs.provenance import model_record
+from anchorlens.runs.schema import LOGITS, POINTS, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
 _NEEDED = ("readout", "site", "metric")
+
+# Entries of a model's record that follow from its weights and tokenizer.
+_DESCRIBED = ("architecture", "n_layers", "d_model", "n_heads", "n_params", "dtype", "adds_bos", "weights_processed")
 
 Found = tuple[str, str, str]
 """Name, status and detail of a check."""
 
 
 def remeasure_cells(
-    folder: Path, n_cells: int, seed: int, model: Any, loading: Mapping[str, Any], callables: Mapping[str, Callable[..., Any]],
-    *, show_progress: bool,
+    results: Sequence[SweepResult], data: Mapping[str, Any], n_cells: int | None, seed: int, model: Any, loading: Mapping[str, Any],
+    callables: Mapping[str, Callable[..., Any]], bar: Progress,
 ) -> tuple[list[Found], pd.DataFrame]:  # fmt: skip
-    """Compare the models of a run, measure random cells again, and return the checks and the rows of these cells.
+    """Compare the models and inputs of a run, measure random cells again, and return the checks and the rows of these cells.
 
-    Arguments as in :func:`anchorlens.verify_run`; ``loading`` has the options of :func:`anchorlens.load_model`.
+    Arguments as in :func:`anchorlens.verify_run`; ``data``: data sets that are here, by name; ``n_cells``: None for all;
+    ``loading``: options of :func:`anchorlens.load_model`.
     """
-    results = load_run(folder)
     drawn = _draw_cells(results, n_cells, seed)
     checks: list[Found] = []
     frames: list[pd.DataFrame] = []
-    with progress(f"verify {folder.name}", max(1, sum(map(len, drawn))), "cell", show=show_progress and n_cells > 0) as bar:
-        for name in dict.fromkeys(result.model for result in results):
-            group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
-            adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
-            checks += hashes
-            if any(outcome == "mismatch" for _, outcome, _ in hashes):
-                checks.append((f"cells: {name}", "not checked", "the model differs"))
+    for name in dict.fromkeys(result.model for result in results):
+        group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
+        adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
+        checks += hashes
+        if any(outcome == "mismatch" for _, outcome, _ in hashes):
+            checks.append((f"cells: {name}", "not checked", "the model differs"))
+            continue
+        for result, cells in group:
+            what = f"{result.protocol.name} {name} {result.dataset}"
+            if not isinstance(measurement_of(result.protocol.name), Recheckable):
+                checks.append((f"cells: {what}", "not checked", "this protocol cannot measure cells again"))
                 continue
-            for result, cells in group:
-                what = f"cells: {result.protocol.name} {name} {result.dataset}"
-                if not isinstance(measurement_of(result.protocol.name), Recheckable):
-                    checks.append((what, "not checked", "this protocol cannot measure cells again"))
+            try:
+                sweep = _Stored.of(adapter, result, callables)
+                found = sweep.compare_inputs(data.get(result.dataset), cells)
+                checks.append((f"inputs: {what}", *found))
+                if found[0] == "mismatch":
+                    checks.append((f"cells: {what}", "not checked", "the inputs differ"))
                 elif len(cells):
-                    again = _measure_again(adapter, result, cells, callables)
-                    bar.advance(len(cells))
+                    again = sweep.measure_again(cells)
                     frames.append(again)
-                    checks.append(
-                        (what, *_compare(again, len(cells), tolerance(adapter, str(again["unit"].iloc[0]), result.samples())))
-                    )
+                    checks.append((f"cells: {what}", *_compare(again, len(cells), sweep.allowed)))
+            except RunError as why:
+                checks.append((f"inputs: {what}", "mismatch", str(why)))
+                checks.append((f"cells: {what}", "not checked", "the inputs differ"))
+            bar.advance(len(cells))
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _draw_cells(results: Sequence[SweepResult], n_cells: int, seed: int) -> list[pd.DataFrame]:
-    """Draw random cells from all sweeps in turn."""
-    rng = Random(f"{seed}:verify")
+def count_cells(results: Sequence[SweepResult]) -> int:
+    """Return the number of cells of the sweeps that can be drawn: samples of the leading metric."""
+    return sum(map(len, _cells_of(results)))
+
+
+def _cells_of(results: Sequence[SweepResult]) -> list[pd.DataFrame]:
     samples = [without_nulls(result.samples(all_columns=True)) for result in results]
-    cells = [frame[frame["metric"] == leading_metric(frame)] for frame in samples]
+    return [frame[frame["metric"] == leading_metric(frame)] for frame in samples]
+
+
+def _draw_cells(results: Sequence[SweepResult], n_cells: int | None, seed: int) -> list[pd.DataFrame]:
+    """Draw random cells from all sweeps in turn; all cells if ``n_cells`` is None."""
+    rng = Random(f"{seed}:verify")
+    cells = _cells_of(results)
+    if n_cells is None:
+        return cells
     takes = [0] * len(results)
     order = rng.sample(range(len(results)), len(results))
     for i in range(min(n_cells, sum(map(len, cells)))):
@@ -108,6 +131,9 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
         checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
+    described = {key: value for key, value in model_record(card).items() if key in _DESCRIBED}
+    if problem := compare_values("model", record, described, subset=1):
+        checks.append((f"model: {name}", "mismatch", problem))
     return adapt(lens_model), checks
 
 
@@ -131,28 +157,95 @@ def _specification(result: SweepResult, callables: Mapping[str, Callable[..., An
     return spec
 
 
-def _measure_again(
-    adapter: Adapter, result: SweepResult, cells: pd.DataFrame, callables: Mapping[str, Callable[..., Any]]
-) -> pd.DataFrame:
-    protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
-    assert isinstance(protocol, Recheckable)  # checked by the caller
-    ready = protocol.from_run(adapter, spec, StoredInputs(result))
-    budget = free_memory(adapter.devices) // 2
-    both = add_reference_values(
-        protocol, ready, spec, ReferenceEngine(adapter), without_nulls(result.samples(all_columns=True)), cells, budget
-    )
-    scale = 100 if both["unit"].iloc[0] == POINTS else 1
-    gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
-    gaps.append((both["effect"] - both["effect_again"]).abs())
-    both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
-    if both["unit"].iloc[0] != METRIC_UNITS or not isinstance(protocol, StepMetrics):
+@dataclass(frozen=True)
+class _Stored:
+    """Stored sweep whose inputs are rebuilt from the run directory.
+
+    Attributes:
+        adapter: Model of the sweep.
+        result: Tables and record.
+        protocol: Measurement of the protocol.
+        spec: Arguments, without functions that only chose inputs.
+        ready: Inputs of the measurement.
+        allowed: Allowed difference of a cell that is measured again, in the unit of the effect.
+    """
+
+    adapter: Adapter
+    result: SweepResult
+    protocol: Measurement[Any, Any, Any]
+    spec: Specification
+    ready: Any
+    allowed: float
+
+    @classmethod
+    def of(cls, adapter: Adapter, result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> "_Stored":
+        """Rebuild the inputs of a sweep. Raise RunError if the run directory lacks one of them or has a wrong token."""
+        protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
+        if problem := compare_tokens(adapter, protocol, result):
+            raise RunError(problem)
+        assert isinstance(protocol, Recheckable)  # checked by the caller
+        ready = protocol.from_run(adapter, spec, StoredInputs(result))
+        samples = result.samples()
+        return cls(adapter, result, protocol, spec, ready, tolerance(adapter, str(samples["unit"].iloc[0]), samples))
+
+    def compare_inputs(self, data: Any, cells: pd.DataFrame) -> tuple[str, str]:
+        """Compare tokens, cells, record and, if the data set is here, all rows with those that are built again."""
+        problem = compare_cells(self.adapter, self.protocol, self.spec, self.ready, self.result) or self._compare_record(cells)
+        if problem:
+            return "mismatch", problem
+        config = self.result.record["config"]
+        why_not = ""
+        if data is None:
+            why_not = "the data set is not here"
+        elif other := compare_values("data", self.result.record["data"], _draw_of(data.record()), subset=1):
+            why_not = f"the data set was loaded otherwise ({other})"
+        elif config.get("own_code") or any(str(one).startswith("callable:") for one in config.values()):
+            why_not = "functions of yours chose them"
+        elif config.get("known_only") or config.get("answers") == "generated":
+            why_not = "generated answers differ between machines"
+        text = "texts, tokens, positions and planned cells"
+        if why_not:
+            return "match", f"{text}; rows not drawn again: {why_not}"
+        problem = compare_rows(self.adapter, self.protocol, self.spec, data, self.result)
+        return ("mismatch", problem) if problem else ("match", f"{text}; rows, donors and counts drawn again")
+
+    def _compare_record(self, cells: pd.DataFrame) -> str:
+        """Return the first difference of the record from values that are computed again for the drawn rows; empty if none."""
+        record, unit = self.result.record, str(self.result.samples()["unit"].iloc[0])
+        checks, floor = record["checks"], record["noise"]["floor"]
+        if unit != METRIC_UNITS and checks["cells"] and not checks["failed"] and floor > self.allowed:
+            return f"noise.floor={floor:.2g}: above {self.allowed:.2g}, but checks.failed names no cell"
+        rows = set(cells["example_id"])
+        again = self.protocol.record_again(self.adapter, self.ready, self.spec, StoredInputs(self.result), rows)
+        return compare_values("run.json", record, again, allowed=self.allowed / (100 if unit == POINTS else 1), subset=3)
+
+    def measure_again(self, cells: pd.DataFrame) -> pd.DataFrame:
+        """Measure cells with the reference engine; return their rows with the values of both measurements."""
+        budget = free_memory(self.adapter.devices) // 2
+        samples = without_nulls(self.result.samples(all_columns=True))
+        reference = ReferenceEngine(self.adapter)
+        both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, budget)
+        scale = 100 if both["unit"].iloc[0] == POINTS else 1
+        gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
+        gaps.append((both["effect"] - both["effect_again"]).abs())
+        # Logits have another tolerance than the effect.
+        per_logit = self.allowed / tolerance(self.adapter, LOGIT_DIFF, samples)
+        for name in (name for name in LOGITS if f"{name}_again" in both):
+            same = (both[name] == both[f"{name}_again"]) | (both[name].isna() & both[f"{name}_again"].isna())
+            gaps.append((per_logit * (both[name] - both[f"{name}_again"]).abs()).mask(same, 0.0))
+        both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
+        if both["unit"].iloc[0] != METRIC_UNITS or not isinstance(self.protocol, StepMetrics):
+            return both
+        # A metric may move in steps where the logits differ in their last digits.
+        for row, cell in both[~(both["max_abs_diff"] <= self.allowed)].iterrows():
+            if self.protocol.differs_by_rounding(self.adapter, self.ready, self.spec, cell.to_dict(), self.allowed):
+                both.loc[row, "max_abs_diff"] = 0.0
         return both
-    # A metric may move in steps where the logits differ in their last digits.
-    allowed = tolerance(adapter, METRIC_UNITS, result.samples())
-    for row, cell in both[~(both["max_abs_diff"] <= allowed)].iterrows():
-        if protocol.differs_by_rounding(adapter, ready, spec, cell.to_dict(), allowed):
-            both.loc[row, "max_abs_diff"] = 0.0
-    return both
+
+
+def _draw_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a data set's record that say which rows were taken."""
+    return {name: one for name, one in record.items() if name in ("limit", "seed", "spans", "examples", "pool", "pool_dropped")}
 
 
 def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:

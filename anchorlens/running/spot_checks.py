@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from anchorlens.constants import METRIC_UNITS
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.metrics import METRIC_UNITS
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import CheckError
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import KnownCells, Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.planning import CHECK_ROWS
 from anchorlens.protocols.specification import Specification
-from anchorlens.runs.schema import CELL, POINTS, leading_metric
+from anchorlens.runs.schema import CELL, LOGITS, POINTS, leading_metric
 from anchorlens.warn import warn
 
 # Cells drawn per row; they share the clean passes of the row.
@@ -144,7 +144,7 @@ def add_reference_values(
     protocol: Measurement[Any, Any, Any], ready: Any, spec: Specification, reference: ReferenceEngine, samples: pd.DataFrame,
     cells: pd.DataFrame, budget: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Add the columns ``value_before_again``, ``value_after_again`` and ``effect_again`` to ``cells``.
+    """Add the columns ``value_before_again``, ``value_after_again``, ``effect_again`` and those of logits to ``cells``.
 
     A pass takes at most ``budget`` bytes, except a pass of one cell.
     """
@@ -157,7 +157,8 @@ def add_reference_values(
     for start in range(0, len(records), size):
         again = protocol.remeasure(reference, ready, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
-        values = leading.drop_duplicates(CELL)[[*CELL, "value_before", "value_after", "effect"]]
+        measured = [name for name in ("value_before", "value_after", "effect", *LOGITS) if name in leading]
+        values = leading.drop_duplicates(CELL)[[*CELL, *measured]]
         frames.append(samples.merge(values, on=CELL, suffixes=("", "_again")))
     return pd.concat(frames, ignore_index=True)
 

@@ -1,4 +1,4 @@
-"""Verify a run directory: files and provenance without torch, then random cells with :mod:`anchorlens.running.remeasure`."""
+"""Verify a run directory: files, provenance and results without torch, then inputs and random cells with the model."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +8,16 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.constants import ALL_CELLS
 from anchorlens.display import as_int, join_words, short_repr
-from anchorlens.errors import AnchorlensError, InputError
+from anchorlens.errors import AnchorlensError, InputError, RunError
+from anchorlens.progress import progress
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.protocols.registry import specification_of
 from anchorlens.questions.datasets import QAData, load_qa
+from anchorlens.results.sweep import SweepResult
+from anchorlens.running.loading import load_run
+from anchorlens.running.recompute import compare_figure, compare_results
 from anchorlens.runs.checksums import SUMS, find_changed_files
 from anchorlens.runs.final_write import find_run
 from anchorlens.runs.provenance import code_sha256, versions
@@ -30,7 +35,8 @@ class Check:
     """One check of a run.
 
     Attributes:
-        what: ``files``, ``code``, ``weights: NAME``, ``tokenizer: NAME``, ``data: NAME`` or ``cells: SWEEP``.
+        what: ``files``, ``code``, ``data: NAME``, ``tables: SWEEP``, ``figure``, ``weights: NAME``, ``tokenizer: NAME``,
+            ``inputs: SWEEP`` or ``cells: SWEEP``.
         status: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another code version, possibly with the same numbers).
         detail: Explanation of the status.
     """
@@ -52,10 +58,12 @@ class Verification:
     Attributes:
         path: Run directory.
         checks: Checks in execution order.
+        limits: Sentences on changes that these checks do not detect.
     """
 
     path: Path
     checks: tuple[Check, ...]
+    limits: tuple[str, ...]
     _cells: pd.DataFrame = field(repr=False)
 
     @property
@@ -77,14 +85,14 @@ class Verification:
         return self._cells[answer_first(self._cells)].copy()
 
     def __repr__(self) -> str:
-        lines = "\n".join(f"  {one.what}: {one.status}; {one.detail}" for one in self.checks)
-        return f"Verification of {self.path}: {MATCH if self.ok else MISMATCH}\n{lines}"
+        lines = [f"  {one.what}: {one.status}; {one.detail}" for one in self.checks]
+        return "\n".join([f"Verification of {self.path}: {MATCH if self.ok else MISMATCH}", *lines, *self.limits])
 
 
 def verify_run(
     path: "str | os.PathLike[str]",
     *,
-    cells: int = 20,
+    cells: int | str = 20,
     seed: int = 0,
     model: Any = None,
     data: "QAData | Mapping[str, QAData] | None" = None,
@@ -95,13 +103,14 @@ def verify_run(
     callables: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
-    """Check the files and provenance of a run, and measure random cells again with the reference engine.
+    """Check the files and provenance of a run, recompute its results from its samples, and measure random cells again.
 
-    If files of the run have changed, no further check is made.
+    If files of the run have changed, or its tables and record contradict each other, no further check is made. The reference engine
+    measures the cells.
 
     Args:
         path: Run directory.
-        cells: Number of cells to measure again, over all sweeps. If 0, only a given model is loaded.
+        cells: Number of cells to measure again, over all sweeps, or ``all``. If 0, only a given model is loaded.
         seed: Random seed of the draw.
         model: The model, or models by the name that the run has for them, as :func:`anchorlens.load_model` takes them. If None,
             they are loaded by their names; a model from a directory or of your own has to be given.
@@ -121,27 +130,80 @@ def verify_run(
         RunError: If ``path`` is no run.
         InputError: If an argument is invalid, or a model must be given.
     """
-    if (count := as_int(cells)) is None or count < 0:
-        raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0.", argument="cells")
+    count = None if cells == ALL_CELLS else as_int(cells)
+    if cells != ALL_CELLS and (count is None or count < 0):
+        raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0, or {ALL_CELLS!r}.", argument="cells")
     folder, none = find_run(path), pd.DataFrame()
     changed, others = find_changes(folder)
     text = "; ".join(changed) or "all bytes match SHA256SUMS"
     more = f"; not part of the run: {join_words(others, 5)}" if others else ""
     checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
     if find_damage(changed):
-        return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), none)
-    sweeps = read_record(folder)["sweeps"]
-    checks += [_check_code(sweeps), *_check_data(folder, sweeps, data)]
+        return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), (), none)
+    record = read_record(folder)
+    sweeps = record["sweeps"]
+    data_checks, sets = _check_data(folder, sweeps, data)
+    checks += [_check_code(sweeps), *data_checks]
+    try:
+        results = load_run(folder)
+    except RunError as why:
+        rest = Check("cells", NOT_CHECKED, "tables and record of the run contradict each other")
+        return Verification(folder, (*checks, Check("tables", MISMATCH, str(why)), rest), (), none)
+    checks += _check_results(folder, sweeps, results)
     if count == 0 and model is None:
         names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
         checks += [Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given") for name in names]
-        return Verification(folder, tuple(checks), none)
-    from anchorlens.running.remeasure import remeasure_cells  # imports torch
+        return Verification(folder, tuple(checks), (_NO_CELL,), none)
+    from anchorlens.running.remeasure import count_cells, remeasure_cells  # imports torch
 
     how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream, "backend": backend}
-    found, frame = remeasure_cells(folder, count, seed, model, how, callables or {}, show_progress=show_progress)
+    total = count_cells(results)
+    drawn = total if count is None else min(count, total)
+    with progress(f"verify {folder.name}", max(1, drawn), "cell", show=show_progress and drawn > 0) as bar:
+        found, frame = remeasure_cells(results, sets, count, seed, model, how, callables or {}, bar)
     checks += [Check(*one) for one in found]
-    return Verification(folder, tuple(checks), frame)
+    return Verification(folder, tuple(checks), _limits(drawn, total), frame)
+
+
+_NO_CELL = "Not detected: values of the samples that the model does not give, because no cell was measured again."
+
+
+def _limits(drawn: int, total: int) -> tuple[str, ...]:
+    """Return what stays undetected if some of the cells are measured again."""
+    if drawn == total:
+        return ()
+    if not drawn:
+        return (_NO_CELL,)
+    share = f"{100 * drawn / total:.2g} %"
+    return (
+        f"{drawn} of {total} cells ({share}) were drawn. Not detected: another value of a cell that was not drawn, if effect, "
+        "curves, contrasts and findings were changed to agree with it. cells='all' measures every cell again.",
+    )
+
+
+def _check_results(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]) -> list[Check]:
+    """Recompute curves, contrasts, findings and the figure from the samples, and compare them with the stored ones."""
+    checks: list[Check] = []
+    starts = {"curves": 0, "contrasts": 0}
+    fresh = [result.with_tables({}) for result in results]
+    for sweep, stored, again in zip(sweeps, results, fresh, strict=True):
+        what = f"tables: {stored.protocol.name} {stored.model} {stored.dataset}"
+        try:
+            problems = compare_results(sweep, stored, again, starts)
+        except RunError as why:
+            problems = [str(why)]
+        checks.append(Check(what, MISMATCH, "; ".join(problems)) if problems else Check(what, MATCH, _DERIVED))
+        starts = {name: start + sweep["rows"].get(name, 0) for name, start in starts.items()}
+    if any(check.status == MISMATCH for check in checks):
+        return [*checks, Check("figure", NOT_CHECKED, "its tables differ")]
+    versions_then = {sweep["environment"]["versions"].get("plotly") for sweep in sweeps}
+    if versions_then != {versions()["plotly"]}:
+        return [*checks, Check("figure", NOT_CHECKED, "another version of plotly wrote it")]
+    problem = compare_figure(folder, fresh)
+    return [*checks, Check("figure", MISMATCH if problem else MATCH, problem or "drawn again from the samples")]
+
+
+_DERIVED = "curves, contrasts and findings recomputed from the samples"
 
 
 def find_changes(folder: Path) -> tuple[list[str], list[str]]:
@@ -168,8 +230,12 @@ def _check_code(sweeps: list[dict[str, Any]]) -> Check:
     return Check("code", DIFFERS if text else MATCH, text or f"anchorlens {now['anchorlens']} and the same packages")
 
 
-def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None") -> list[Check]:
+def _check_data(
+    folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None"
+) -> tuple[list[Check], dict[str, Any]]:
+    """Compare the hashes of the data sets, and return the checks and the data sets that match, by name."""
     found: list[Check] = []
+    sets: dict[str, Any] = {}
     for name, sweep in {sweep["data"]["name"]: sweep for sweep in sweeps}.items():
         record = sweep["data"]
         here: Any = given.get(name) if isinstance(given, Mapping) else given
@@ -184,7 +250,9 @@ def _check_data(folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Map
         same = here is not None and here.sha256 == record["sha256"]
         outcome = NOT_CHECKED if here is None else MATCH if same else MISMATCH
         found.append(Check(f"data: {name}", outcome, "the measured rows" if same else text))
-    return found
+        if same:
+            sets[name] = here
+    return found, sets
 
 
 def load_recorded_data(
@@ -195,9 +263,13 @@ def load_recorded_data(
     sample = str(record["source"]).removeprefix(_SAMPLE)
     if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
         return load_pairs(path or sample, name=record["name"], limit=record["limit"])
+    drawn: dict[str, Any] = {"limit": record["limit"], "seed": record["seed"]}
+    if " " not in record["spans"]:  # else a function of the user, by name and hash
+        drawn["spans"] = record["spans"]
     if path is None:
-        return load_qa(record["name"])
-    return load_qa(record["name"], path=path, **{**record.get("reading", {}), **({"columns": columns} if columns else {})})
+        return load_qa(record["name"], **drawn)
+    reading = {**record.get("reading", {}), **({"columns": columns} if columns else {})}
+    return load_qa(record["name"], path=path, **reading, **drawn)
 
 
 def _same_file(folder: Path, sweep: Mapping[str, Any]) -> Any:

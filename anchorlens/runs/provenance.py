@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import anchorlens.models.card
 
-PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow")
+PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow", "plotly")
 
 
 def versions() -> dict[str, str]:
@@ -80,4 +80,4 @@ def start_time() -> str:
 def run_id_of(*parts: Mapping[str, object]) -> str:
     """Return the run id: a short hash of configuration, model and data."""
     text = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf8")).hexdigest()[:12]
+    return hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()[:12]

@@ -46,6 +46,8 @@ TABLE_COLUMNS = {
 }  # fmt: skip
 """Columns of each file, in file order. Frames for display are ordered by :func:`answer_first`."""
 
+LOGITS = ("logp_before", "logp_after", "logit_diff_before", "logit_diff_after")
+"""Columns of ``samples`` in logits, beside the metric ``p``."""
 CELL = ["example_id", "donor_id", "anchor", "control", "layer", "metric"]
 """Columns that identify a measurement in ``samples``."""
 

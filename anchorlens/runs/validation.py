@@ -1,16 +1,20 @@
-"""Schema of ``run.json`` and column types of the tables; every reader of a run directory uses them."""
+"""Schema of ``run.json``, and column types and values of the tables; every reader of a run directory uses them."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from anchorlens.constants import TRUTH_READOUTS
+from anchorlens.display import short_repr
 from anchorlens.errors import RunError
-from anchorlens.missing_values import without_nulls
 from anchorlens.runs.checksums import check_file
 from anchorlens.runs.schema import TABLE_COLUMNS
 
@@ -25,6 +29,8 @@ _NUMBERS = frozenset(
         "answer_text_auc", "qa_text_auc", "qa_text_auc_low", "popularity", "qa_text_score", "n_effective",
     )
 )  # fmt: skip
+ROLES = ("base", "donor", "corrupt", "train", "validation", "test", "dropped")
+"""Roles of the rows of ``examples.parquet``."""
 # Explicit types, because lists that are empty in every row would be written as null columns.
 LIST_TYPES = {name: pa.list_(kind) for name, kind in _LISTS.items()}
 
@@ -46,6 +52,9 @@ class _Data(_Part):
     name: str
     source: str
     sha256: str
+    limit: int | None
+    seed: int
+    examples: int
 
 
 class _Environment(_Part):
@@ -59,11 +68,28 @@ class _Config(_Part):
     layers: list[int]
     anchors: list[str]
     prompt: str
+    add_bos: bool
     readout: str | None = None
 
 
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class _Noise(_Part):
-    floor: float | None = None
+    floor: Size | None
+    cells: Count
+
+
+class _Checks(_Part):
+    cells: Count
+    largest_difference: Size | None
+    failed: list[str]
+
+
+class _Counts(_Part):
+    evaluated: Count
+    dropped: dict[str, Count]
 
 
 class _Auc(_Part):
@@ -85,14 +111,14 @@ class _Sweep(_Part):
     model: _Model
     data: _Data
     environment: _Environment
-    noise: _Noise | None = None
+    noise: _Noise
     probe: _Probe | None = None
-    plan: dict[str, Any] = {}
-    checks: dict[str, Any] = {}
-    counts: dict[str, Any]
+    plan: dict[str, Any]
+    checks: _Checks
+    counts: _Counts
     verdict: str
     findings: dict[str, Any]
-    rows: dict[str, int]
+    rows: dict[str, Count]
 
     @model_validator(mode="after")
     def _check_probe(self) -> "_Sweep":
@@ -112,6 +138,12 @@ class _Run(_Part):
     pending: list[str]
     study: list[Any]
     sweeps: list[_Sweep]
+
+    @field_validator("created")
+    @classmethod
+    def _check_time(cls, value: str) -> str:
+        datetime.fromisoformat(value)
+        return value
 
 
 class _Planned(_Part):
@@ -174,9 +206,64 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         kind = schema.field(column).type
         if not _fits(column, kind):
             raise RunError(f"{file} is damaged: column {column} has the type {kind}. {_AGAIN}")
-    if "label" in wanted and not table["label"].dropna().isin((0, 1)).all():
-        raise RunError(f"{file} is damaged: column label has other values than 0 and 1. {_AGAIN}")
-    return without_nulls(table)
+    return table
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of one sweep in a table of a run directory, whose values are checked.
+
+    Attributes:
+        file: File of the table.
+        frame: Rows of the sweep, numbered from 0.
+        start: Number of the first row in the file, from 0.
+    """
+
+    file: Path
+    frame: pd.DataFrame
+    start: int = 0
+
+    def check(self, column: str, is_wrong: "npt.ArrayLike", problem: str) -> None:
+        """Raise RunError at the first row where ``is_wrong``, naming file, row, column, value and the problem."""
+        wrong = np.asarray(is_wrong, dtype=bool)
+        if wrong.any():
+            row = int(wrong.argmax())
+            value = short_repr(self.frame[column].tolist()[row])
+            raise RunError(f"{self.file} is damaged: row {self.start + row}: {column}={value}: {problem}. {_AGAIN}")
+
+    def check_same(self, column: str, value: object) -> None:
+        """Raise RunError if a column holds another value than that of the record; None stands for null."""
+        own = self.frame[column]
+        same = own.isna() if value is None else (own == value).fillna(value=False)
+        self.check(column, ~same.to_numpy(dtype=bool), f"run.json has {short_repr(value)}")
+
+
+def check_inputs(rows: TableRows) -> None:
+    """Raise RunError if a row of ``examples.parquet`` has a wrong role or label, is there twice, or has wrong tokens."""
+    table = rows.frame
+    rows.check("role", ~table["role"].isin(ROLES), f"must be one of {', '.join(ROLES)}")
+    for column in ("example_id", "question_id"):
+        rows.check(column, table[column].isna(), "must be a text")
+    rows.check("example_id", table.duplicated(["example_id", "role"]), "is there twice with this role")
+    rows.check("label", table["label"].notna() & ~table["label"].isin((0, 1)), "must be 0 or 1")
+    is_input = (table["role"] != "dropped").to_numpy(dtype=bool)
+    ids, tokens = table["token_ids"].tolist(), table["tokens"].tolist()
+    rows.check("token_ids", is_input & ~np.array([_are_ids(own) for own in ids], dtype=bool), "must be token ids, at least one")
+    sizes = np.array([[_length(one), _length(other)] for one, other in zip(ids, tokens, strict=True)]).reshape(-1, 2)
+    rows.check("tokens", is_input & (sizes[:, 0] != sizes[:, 1]), "must have as many tokens as token_ids")
+    rows.check("donor_ids", [_length(one) < 0 for one in table["donor_ids"].tolist()], "must be a list")
+
+
+def _length(value: Any) -> int:
+    """Return the length of a list; -1 for null and for a list with a null."""
+    is_whole = isinstance(value, np.ndarray | list) and not any(one is None for one in value)
+    return len(value) if is_whole else -1
+
+
+def _are_ids(value: Any) -> bool:
+    """Return whether the values of a list are token ids; a null makes them decimal numbers."""
+    ids = np.asarray(value)
+    return ids.dtype.kind == "i" and ids.ndim == 1 and len(ids) > 0 and int(ids.min()) >= 0
 
 
 def _fits(column: str, kind: pa.DataType) -> bool:

@@ -1,6 +1,7 @@
 """``verify_run``: right runs match in every setting, and what differs is a mismatch."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -107,6 +108,12 @@ def added(column, by):
     return lambda table: table.assign(**{column: table[column] + by})
 
 
+def with_other_values(samples):
+    """Raise P before and after, so that every effect still follows from them."""
+    of_p = samples["metric"] == "p"
+    return samples.assign(**{name: samples[name] + 1e-3 * of_p for name in ("value_before", "value_after")})
+
+
 def with_other_ids(examples):
     base = examples["role"] == "base"
     changed = [[*ids[:2], ids[2] + 1, *ids[3:]] for ids in examples.loc[base, "token_ids"]]
@@ -114,28 +121,96 @@ def with_other_ids(examples):
     return examples
 
 
+# name -> table, change, check that finds it, and words of its detail.
 CHANGES = {
-    "swap value_before": ("samples", added("value_before", 1e-3)),
     **{
-        f"{name} value_after": ("samples", added("value_after", 1e-3))
+        f"{name} values": ("samples", with_other_values, "cells", "differ, by")
         for name in ("swap", "noise", "denoising", "probe", "knockout", "patch_tokens", "answer_only")
     },
-    "swap delta_p": ("samples", added("effect", 0.1)),
-    "swap without numbers": ("samples", added("value_after", np.nan)),
-    "swap token_ids": ("examples", with_other_ids),
+    "swap value_before": ("samples", added("value_before", 1e-3), "tables", "row 0: effect="),
+    "swap delta_p": ("samples", added("effect", 0.1), "tables", "row 0: effect="),
+    "swap without numbers": ("samples", added("value_after", np.nan), "tables", "row 0: value_after=nan: no finite number"),
+    "swap by_construction": ("samples", lambda table: table.assign(by_construction=True), "inputs", "by_construction=True"),
+    "swap rows": ("samples", lambda table: table.iloc[:-1], "inputs", "lacks the planned cell"),
+    "swap token_ids": ("examples", with_other_ids, "inputs", "tokens are not those of token_ids"),
+    "swap curves": ("curves", added("effect", 1.0), "tables", "curves.parquet: row 0: effect="),
+    "knockout n": ("curves", added("n", 1), "tables", "curves.parquet: row 0: n="),
+    "swap contrasts": ("contrasts", added("ci_low", -1.0), "tables", "contrasts.parquet: row 0: ci_low="),
 }
 
 
-@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("case", fast([name for name in CHANGES if name.startswith(("swap", "knockout"))], CHANGES))
 def test_another_number_or_input_is_a_mismatch(case, copied, tiny_model):
-    run, (table, change) = copied(case.split()[0]), CHANGES[case]
-    file = run / f"{table}.parquet"
-    change(pd.read_parquet(file)).to_parquet(file, index=False)
-    write_sums(run)  # whoever changes numbers can write the sums anew
-    verified = verify(run, tiny_model, cells=8 if table == "examples" else 3)
+    run, (table, change, what, words) = copied(case.split()[0]), CHANGES[case]
+    rewrite(run, table, change)
+    verified = verify(run, tiny_model, cells=3)
     assert found(verified, "files").status == verifying.MATCH
-    assert found(verified, "cells").status == verifying.MISMATCH
+    assert found(verified, what).status == verifying.MISMATCH, verified
+    assert words in found(verified, what).detail
     assert not verified.ok
+
+
+def rewrite(run, table, change):
+    """Change a table as somebody does who knows the format: row count and sums are written again."""
+    file, record = run / f"{table}.parquet", json.loads((run / "run.json").read_text())
+    frame = change(pd.read_parquet(file))
+    frame.to_parquet(file, index=False)
+    record["sweeps"][0]["rows"][table] = len(frame)
+    (run / "run.json").write_text(json.dumps(record))
+    write_sums(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda sweep: sweep.update(verdict="PROVEN"), "tables: verdict"),
+        (lambda sweep: sweep["findings"].update(headline="PROVEN"), "tables: findings.headline='PROVEN'"),
+        (lambda sweep: sweep["counts"].update(dropped={"no_donor": 1}), "tables: .*counts.dropped={'no_donor': 1}"),
+        (lambda sweep: sweep["counts"]["null_shortfall"].update(pre_answer=7), "inputs: counts.null_shortfall.pre_answer=7"),
+        (lambda sweep: sweep["config"].update(donors="random"), "tables: .*run_id="),
+        (lambda sweep: sweep["noise"].update(floor=1e9), "tables: .*checks.largest_difference="),
+        (
+            lambda sweep: (sweep["noise"].update(floor=1.0), sweep["checks"].update(largest_difference=1.0)),
+            "tables: curves.*; inputs: noise.floor=1:",
+        ),
+    ],
+)  # fmt: skip
+def test_a_record_that_does_not_follow_from_its_run_is_a_mismatch(change, words, copied, tiny_model):
+    run = copied("swap")
+    record = json.loads((run / "run.json").read_text())
+    change(record["sweeps"][0])
+    (run / "run.json").write_text(json.dumps(record))
+    write_sums(run)
+    verified = verify(run, tiny_model, cells=1, data=capitals())
+    problems = [f"{one.what.partition(':')[0]}: {one.detail}" for one in verified.checks if one.status == verifying.MISMATCH]
+    assert re.match(words, "; ".join(problems)), verified
+
+
+def test_another_figure_is_a_mismatch(copied):
+    run = copied("swap")
+    (run / "figure.html").write_text("<script>alert(1)</script>")
+    write_sums(run)
+    verified = al.verify_run(run, cells=0)
+    assert [one.what for one in verified.checks if one.status == verifying.MISMATCH] == ["figure"]
+
+
+def test_the_inputs_are_drawn_again_only_from_the_same_rows(written, tiny_model):
+    run = written("swap")
+    alike, fewer, none = (found(verify(run, tiny_model, cells=1, data=data), "inputs") for data in (capitals(), capitals(7), None))
+    assert {one.status for one in (alike, fewer, none)} == {verifying.MATCH}
+    assert alike.detail.endswith("rows, donors and counts drawn again")
+    assert "rows not drawn again: the data set was loaded otherwise (data." in fewer.detail
+    assert "rows not drawn again: the data set is not here" in none.detail
+
+
+def test_all_cells_can_be_measured_again(written, tiny_model):
+    some, every = (verify(written("swap"), tiny_model, cells=cells) for cells in (9, "all"))
+    n = len(al.load_run(written("swap"))[0].samples())
+    assert some.limits[0].startswith(f"9 of {n} cells ({100 * 9 / n:.2g} %) were drawn. Not detected: another value")
+    assert every.ok
+    assert len(every.cells()) == n
+    assert every.limits == ()
+    assert "because no cell was measured" in verify(written("swap"), tiny_model, cells=0).limits[0]
 
 
 def test_each_file_is_checked(copied):

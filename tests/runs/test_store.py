@@ -26,10 +26,15 @@ TABLES = {
     for name in ("examples", "samples", "curves")
 }
 SWEEP = {
-    "run_id": RUN_ID, "config": {"protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa"},
+    "run_id": RUN_ID,
+    "config": {
+        "protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa", "add_bos": False,
+    },
     "model": {"name": "m", "weights_sha256": "", "backend": "hooked", "weights_processed": False},
-    "data": {"name": "d", "source": "s", "sha256": ""},
-    "environment": {"versions": {}, "code_sha256": ""}, "counts": {}, "verdict": "", "findings": {},
+    "data": {"name": "d", "source": "s", "sha256": "", "limit": None, "seed": 0, "examples": 1},
+    "environment": {"versions": {}, "code_sha256": ""}, "verdict": "", "findings": {},
+    "plan": {}, "counts": {"evaluated": 1, "dropped": {}}, "noise": {"floor": None, "cells": 0},
+    "checks": {"cells": 0, "largest_difference": None, "failed": []},
     "rows": {"examples": 1, "samples": 1, "curves": 1},
 }  # fmt: skip
 # No process has this tag: the start of the machine's first process is later.

@@ -121,6 +121,15 @@ class KnockoutMeasurement(ProbeMeasurement[Knockout]):
         return range(max(around.start, allowed.start), min(around.stop, allowed.stop))
 
     @override
+    def reachable_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: Knockout) -> Sequence[int]:
+        if self.cumulative(spec):
+            first = self.cut_layers(engine, inputs, spec).start
+            return [layer for layer in inputs.layers if layer >= first]
+        last = engine.adapter.n_layers if inputs.probe_layer is None else inputs.probe_layer
+        windows = {layer: self.window(engine, inputs, spec, layer) for layer in inputs.layers}
+        return [layer for layer, window in windows.items() if window and window.start <= last]
+
+    @override
     def prepare(self, context: QuestionContext, spec: Knockout) -> KnockoutInputs:
         truth, dropped = build_labelled_rows(context, spec)
         test = tuple(range(len(truth.rows)) if spec.readout == "p_true" else truth.of("test"))

@@ -70,10 +70,12 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         return True
 
     @abstractmethod
-    def columns(
-        self, inputs: InputsT, spec: SpecT, unit: Batch, place: Placement, before: Metrics, after: Metrics
-    ) -> dict[str, Any]:
-        """Return further columns of ``samples.parquet``, [layer pair] or broadcast to it."""
+    def columns(self, inputs: InputsT, spec: SpecT, unit: Batch, place: Placement) -> dict[str, Any]:
+        """Return columns of ``samples.parquet`` that follow from the inputs alone, [layer pair] or broadcast to it."""
+
+    def more_values(self, before: Metrics, after: Metrics) -> dict[str, Any]:  # noqa: ARG002
+        """Return further measured columns of ``samples.parquet``, [layer pair] or broadcast to it."""
+        return {}
 
     @override
     def plan(self, engine: Engine, inputs: InputsT, spec: Any) -> Plan:
@@ -102,16 +104,36 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         frames: list[pd.DataFrame] = []
         for place, after in zip(pairs[0].placements, changed, strict=True):
             end = _values(after, metric)
-            columns = {
-                "example_id": [pair.base.id for pair in pairs], "question_id": [pair.base.group for pair in pairs],
-                "donor_id": [pair.donor_id for pair in pairs], "anchor": place.anchor, "layer": layers[:, None],
-                "control": place.control, "metric": metric, "value_before": start, "value_after": end,
-                "effect": self.effect(inputs, spec, pairs, start, end),
-                **self.columns(inputs, spec, unit, place, before, after),
+            values = {
+                "value_before": start, "value_after": end, "effect": self.effect(inputs, spec, pairs, start, end),
+                **self.more_values(before, after),
             }  # fmt: skip
-            reachable = np.repeat([self.is_reachable(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
-            whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
-            frames.append(pd.DataFrame(whole)[reachable])
+            frames.append(self._rows(inputs, spec, unit, place, values))
+        return pd.concat(frames, ignore_index=True)
+
+    def _rows(self, inputs: InputsT, spec: Any, unit: Batch, place: Placement, values: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the rows of one placement of a batch with measured values, [layer pair] or broadcast to it."""
+        pairs, layers = unit.pairs, np.asarray(unit.layers)
+        columns = {
+            "example_id": [pair.base.id for pair in pairs], "question_id": [pair.base.group for pair in pairs],
+            "donor_id": [pair.donor_id for pair in pairs], "anchor": place.anchor, "layer": layers[:, None],
+            "control": place.control, "metric": self.metric(inputs, spec), **values, **self.columns(inputs, spec, unit, place),
+        }  # fmt: skip
+        reachable = np.repeat([self.is_reachable(inputs, spec, place, layer) for layer in unit.layers], len(pairs))
+        shape = len(layers), len(pairs)
+        whole = {name: np.broadcast_to(np.asarray(value), shape).ravel() for name, value in columns.items()}
+        return pd.DataFrame(whole)[reachable]
+
+    def list_cells(self, engine: Engine, inputs: InputsT, spec: Any) -> pd.DataFrame:  # noqa: ARG002
+        """Return the keys of all samples and the columns that follow from the inputs."""
+        alike: dict[tuple[tuple[str, str], ...], list[Pair[Any]]] = {}
+        for pair in self.pairs(inputs):
+            alike.setdefault(tuple((place.anchor, place.control) for place in pair.placements), []).append(pair)
+        frames = [
+            self._rows(inputs, spec, Batch(tuple(pairs), tuple(inputs.layers)), place, {})
+            for pairs in alike.values()
+            for place in pairs[0].placements
+        ]
         return pd.concat(frames, ignore_index=True)
 
     def _run(
@@ -198,6 +220,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         """Measure each cell as a row of one batch, patched at its own layer."""
         chosen = self._pairs_of(inputs, samples)
         before, after = np.empty((2, len(chosen)))
+        more: dict[str, Array] = {}
         heads = [pair.placements[0].head for pair in chosen]
         for head in dict.fromkeys(heads):  # a patch of a batch has the same heads in all rows
             rows = [i for i, one in enumerate(heads) if one == head]
@@ -206,9 +229,11 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             layers = [int(samples[i]["layer"]) for i in rows]
             metrics = reference.run_cells(batch, site=spec.site, layers=layers, window=self.window(spec))
             before[rows], after[rows] = (_values(one, self.metric(inputs, spec)) for one in metrics)
+            for name, values in self.more_values(*metrics).items():
+                more.setdefault(name, np.full(len(chosen), np.nan))[rows] = values
         frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
         effect = self.effect(inputs, spec, chosen, before, after)
-        return frame.assign(value_before=before, value_after=after, effect=effect)
+        return frame.assign(value_before=before, value_after=after, effect=effect, **more)
 
 
 def _values(metrics: Metrics, name: str) -> Array:

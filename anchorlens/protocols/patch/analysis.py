@@ -1,6 +1,6 @@
 """Curves, contrasts and findings of `patch`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from typing_extensions import override
 
-from anchorlens.constants import PATCH_CONTROLS
+from anchorlens.constants import METRIC_UNITS, PATCH_CONTROLS, UNITS
 from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
@@ -26,6 +26,10 @@ class PatchAnalysis(Analysis):
     """Mean effects at every layer and place."""
 
     name, title, result = "patch", "activation patching", PatchResult
+
+    @override
+    def unit(self, config: Mapping[str, Any]) -> str:
+        return UNITS.get(config["metric"], METRIC_UNITS)
 
     @override
     def curves(self, result: PatchResult) -> pd.DataFrame:
@@ -58,7 +62,9 @@ class PatchAnalysis(Analysis):
             cell = (anchor, int(best["layer"]))
             beside = {name: effects.get((name, *cell), np.nan) for name in PATCH_CONTROLS}
             same = {name: best[name] for name in ("model", "dataset", "effect", "sim_low", "sim_high", "p_before")}
-            records.append({**same, **beside, "anchor": anchor, "max_layer": cell[1], SHARE: shares[cell], "n": int(best["n"])})
+            records.append(
+                {**same, **beside, "anchor": anchor, "max_layer": cell[1], SHARE: shares.get(cell, np.nan), "n": int(best["n"])}
+            )
         return pd.DataFrame(records, columns=list(_SUMMARY))
 
     @override

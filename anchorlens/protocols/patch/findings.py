@@ -6,6 +6,7 @@ from math import copysign, floor, isnan, log10
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.errors import RunError
 from anchorlens.protocols.patch.grid_statistics import EFFECT, LESS_CONTROL, SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.protocols.patch.standing_cells import Cell, facts_of, statuses_of
@@ -23,6 +24,8 @@ def patch_findings(result: PatchResult) -> Findings:
     contrasts = result.contrasts(all_columns=True)
     statuses = statuses_of(contrasts, result.noise_floor)
     effects, n = facts_of(contrasts, EFFECT, "none"), len(result.example_ids)
+    if not effects:
+        raise RunError("The run is damaged: its contrasts have no effect. Make the run again.")
     groups = result.statistics.n_groups
     tested = {cell: fact for cell, fact in effects.items() if not isnan(fact.sim_low)}
     best = max(tested or effects, key=lambda cell: abs(effects[cell].value))

@@ -1,6 +1,7 @@
 """Measure `patch`: patch activations of one prompt of a pair into the other, at every layer and place."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.readouts import Metrics, Reader
+from anchorlens.engine.readouts import Reader
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import OnWork, Plan
@@ -65,9 +66,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return inputs.reading.factor * (after - before)
 
     @override
-    def columns(
-        self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement, before: Metrics, after: Metrics
-    ) -> dict[str, Any]:
+    def columns(self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement) -> dict[str, Any]:
         reading = inputs.reading
         own = [inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control] for pair in unit.pairs]
         fixed = [_known_layers(inputs, spec, pair, place, unit.layers) for pair, place in zip(unit.pairs, own, strict=True)]
@@ -94,6 +93,15 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
                 else:
                     values[number] = before
         return values
+
+    @override
+    def record_again(
+        self, adapter: Adapter, inputs: PatchInputs, spec: Patch, stored: StoredInputs, rows: Collection[str]
+    ) -> dict[str, Any]:
+        """Measure the sources' own runs of some pairs."""
+        some = replace(inputs, pairs=tuple(pair for pair in inputs.pairs if pair.base.id in rows))
+        values = some.read_sources(adapter, spec).source_values or {}
+        return {"pairs": {name: {"source_value": value} for name, value in values.items()}}
 
     def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
         """Rebuild the pairs from a run directory."""

@@ -8,16 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.constants import POINTS
+from anchorlens.constants import METRIC_UNITS, POINTS, UNITS
 from anchorlens.display import short_repr
 from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric, Place
 from anchorlens.engine.metrics import (
     KL,
     LOGIT_DIFF,
     LOGPROB,
-    METRIC_UNITS,
     PROB,
-    UNITS,
     AnswerProbabilityReader,
     KLReader,
     LogitDiffReader,

@@ -1,6 +1,5 @@
 """Result of a patch sweep: effects as a tensor and as labelled arrays, and the grid of one pair or of the mean over pairs."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from typing_extensions import override
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.patch.grid_statistics import EFFECT, SHARE, GridStatistics, statistics_of
 from anchorlens.protocols.patch.standing_cells import find_standing_cells
+from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 
 if TYPE_CHECKING:
@@ -245,7 +245,8 @@ class PatchResult(SweepResult):
     def _positions(self) -> dict[str, dict[str, list[int]]]:
         """Pair id -> named positions of the patched row."""
         base = self._examples[self._examples["role"] == "base"]
-        return {str(name): json.loads(where) for name, where in zip(base["example_id"], base["positions"], strict=True)}
+        columns = (base[name] for name in ("example_id", "positions", "tokens"))
+        return {str(name): parse_positions(name, where, len(tokens)) for name, where, tokens in zip(*columns, strict=True)}
 
     def _tokens(self, side: str, pair: str) -> tuple[str, ...]:
         """Return the tokens of the clean or corrupted prompt at every place; ``*`` where the pairs of a mean differ."""
@@ -257,7 +258,7 @@ class PatchResult(SweepResult):
         for name in self.example_ids if pair == MEAN else (pair,):
             base = rows.loc[("base", name)]
             row = base if role == "base" else rows.loc[("donor", base["donor_ids"][0])]
-            own, there = self._positions[name], json.loads(row["positions"])["paired"]
+            own, there = self._positions[name], parse_positions(row.name, row["positions"], len(row["tokens"]))["paired"]
             at = dict(zip(own["paired"], there, strict=True))
             for text, anchor in zip(texts, self.anchors, strict=True):
                 where = own.get(anchor.split(" ")[0], [])

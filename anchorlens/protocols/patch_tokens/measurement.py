@@ -58,16 +58,16 @@ class PatchTokensInputs(ProbeSweepInputs):
             "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
             / sum(len(row.positions["exact_question"]) for row, _ in pairs),
         }  # fmt: skip
-        record["probe"]["test_auc"] = self._test_auc(spec)
+        if self.clean is not None:
+            record["probe"]["test_auc"] = self._test_auc(spec, self.clean)
         return record
 
-    def _test_auc(self, spec: PatchTokens) -> dict[str, Any]:
+    def _test_auc(self, spec: PatchTokens, clean: Array) -> dict[str, Any]:
         """Return the AUC of the clean probe over all test rows at each layer, with its bands."""
-        assert self.clean is not None  # set by fit()
         rows = [self.row(j) for j in range(len(self.test))]
         labels = np.array([row.answer.label for row in rows], dtype=np.float64)
         draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-        bands = auc_band(draws.aucs(self.clean, labels), cross_fitted=len(self.probes["none"].splits) > 1)
+        bands = auc_band(draws.aucs(clean, labels), cross_fitted=len(self.probes["none"].splits) > 1)
         ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
         layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
         return {"layers": layers, "questions": draws.weights.shape[1]}
@@ -157,9 +157,16 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
                 f"base={spec.base!r}: the probe at k* = {fitted.probe_layer} predicts none of {len(patched)} true test rows true. "
                 f"Take {MORE_QUESTIONS}, or base='all'."
             )
-        left_out = tuple(_drop_predicted_false(inputs.row(j)) for j in patched if j not in kept)
-        variants = tuple(row_variants if j in kept else () for j, row_variants in enumerate(inputs.variants))
-        return replace(fitted, variants=variants, q=q, clean=clean, dropped=(*inputs.dropped, *left_out))  # pyright: ignore[reportCallIssue]
+        left_out = [j for j in patched if j not in kept]
+        return replace(_without(fitted, left_out), q=q, clean=clean)  # pyright: ignore[reportCallIssue]
+
+    @override
+    def prepare_again(self, context: QuestionContext, spec: PatchTokens, stored: StoredInputs) -> ProbeSweepInputs:
+        """Build the inputs again; the rows that the probe predicted false are those of the run."""
+        inputs = super().prepare_again(context, spec, stored)
+        gone = {row.example_id for row in stored.result.dropped if row.reason == PREDICTED_FALSE}
+        left_out = [j for j, variants in enumerate(inputs.variants) if variants and inputs.row(j).id in gone]
+        return replace(_without(inputs, left_out), q=np.zeros(len(inputs.test), dtype=np.bool_))
 
     @override
     def load_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
@@ -175,9 +182,18 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         return tuple(variants)
 
 
+PREDICTED_FALSE = "predicted_false"
+
+
+def _without(inputs: ProbeSweepInputs, tests: Sequence[int]) -> ProbeSweepInputs:
+    """Return the inputs without the variants of some test rows, which the probe predicts false; these rows are dropped."""
+    variants = tuple(() if j in tests else own for j, own in enumerate(inputs.variants))
+    return replace(inputs, variants=variants, dropped=(*inputs.dropped, *(_drop_predicted_false(inputs.row(j)) for j in tests)))
+
+
 def _drop_predicted_false(row: TokenRow) -> Dropped:
     """Return the drop record of a true row that the probe predicts false."""
-    return replace(drop(row.example, "predicted_false", "the probe at k* predicts it false"), example_id=row.id)
+    return replace(drop(row.example, PREDICTED_FALSE, "the probe at k* predicts it false"), example_id=row.id)
 
 
 MEASUREMENT = PatchTokensMeasurement()

@@ -5,7 +5,7 @@ rows into passes. This module has the shared parts: planning, probes, pathways, 
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -24,7 +24,8 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.cross_fitting import CrossFittedProbes
-from anchorlens.probing.fit_probes import fit_placebo_probes, fit_probes, n_draws
+from anchorlens.probing.fit_probes import SHUFFLED, fit_placebo_probes, fit_probes, n_draws
+from anchorlens.probing.records import probe_record
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.batches import pad_rows
@@ -36,8 +37,9 @@ from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant,
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
 from anchorlens.questions.tokens import TokenRow
+from anchorlens.runs.schema import FLIP, P
 from anchorlens.statistics.delta import is_flipped
-from anchorlens.statistics.pathways import ProbeChange
+from anchorlens.statistics.pathways import CROSS_FOLD, ProbeChange
 
 Array = npt.NDArray[np.float64]
 Cells = tuple[tuple[int, int], ...]
@@ -323,6 +325,27 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
                     ProbeChange(control, before, after, flips, tuple(one.donor_id for _, one in members)),
                 )
 
+    def reachable_layers(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> Sequence[int]:  # noqa: ARG002
+        """Return the layers at which a change can reach the readout; other cells have no row."""
+        return inputs.layers
+
+    def list_cells(self, engine: Engine, inputs: ProbeSweepInputs, spec: SpecT) -> pd.DataFrame:
+        """Return the keys of all samples, which are no values by construction."""
+        draws = [name for name in inputs.probes if name.startswith(SHUFFLED)]
+        placebos = [(SHUFFLED, f"draw {name.rpartition('_')[2]}") for name in draws]
+        placebos += [(CROSS_FOLD, "")] if "fold_b" in inputs.probes else []
+        keys: list[tuple[str, str, str, str]] = []
+        for j, i in inputs.cells:
+            row, variant = inputs.row(j), inputs.variants[j][i]
+            own = [(control, variant.donor_id) for control in variant.controls]
+            # Placebo probes read the variant of `none`.
+            for control, donor in (*own, *(placebos if "none" in variant.controls else ())):
+                keys.append((row.id, row.group, donor, control))
+        frame = pd.DataFrame(keys, columns=["example_id", "question_id", "donor_id", "control"])
+        frame = frame.merge(pd.DataFrame({"layer": list(self.reachable_layers(engine, inputs, spec))}), how="cross")
+        frame = frame.merge(pd.DataFrame({"metric": [P, FLIP] if self.flips else [P]}), how="cross")
+        return frame.assign(anchor=self.anchor(spec), by_construction=False)
+
     def key(self, row: TokenRow) -> object:
         """Return a key of the inputs with the same P: token ids and position of the answer."""
         return row.ids, row.positions["answer"][-1]
@@ -345,6 +368,18 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             if any(control in one.controls and (one.row is None or donor == one.donor_id) for control, donor in pairs)
         )  # fmt: skip
         return self.measure(reference, inputs, spec, ProbeUnit(cells, layers), no_progress)
+
+    @override
+    def prepare_again(self, context: QuestionContext, spec: SpecT, stored: StoredInputs) -> ProbeSweepInputs:
+        inputs = self.prepare(context, spec)
+        texts = text_baselines(inputs.truth, n_resamples=spec.n_resamples, seed=spec.seed)
+        return replace(inputs, probes=stored.probes, texts=texts)
+
+    @override
+    def record_again(
+        self, adapter: Adapter, inputs: ProbeSweepInputs, spec: SpecT, stored: StoredInputs, rows: Collection[str]
+    ) -> dict[str, Any]:
+        return {"probe": probe_record(inputs.probes.get("none"), {})}
 
     def from_run(self, adapter: Adapter, spec: SpecT, stored: StoredInputs) -> ProbeSweepInputs:  # noqa: ARG002
         """Rebuild rows, variants and probes from a run directory, without pathways, which affect no P."""

@@ -208,10 +208,12 @@ class PathwayResult(SweepResult):
 
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
         """Return (control, pathway) -> mean effect and number of questions at :attr:`shown_layer`."""
-        curves = self.curves(controls=True, metric=metric, all_columns=True)
-        here = curves[curves["layer"] == self.shown_layer]
-        columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
-        return {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
+        if (key := f"group means {metric}") not in self._memo:
+            curves = self.curves(controls=True, metric=metric, all_columns=True)
+            here = curves[curves["layer"] == self.shown_layer]
+            columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
+            self._memo[key] = {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
+        return self._memo[key]
 
     def facts(self, layer: int) -> LayerEstimates:
         """Return (quantity, control) -> fact of the contrasts at a layer."""

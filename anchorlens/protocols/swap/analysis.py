@@ -11,6 +11,7 @@ from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
 from anchorlens.protocols.swap.anchor_contrasts import swap_contrasts
 from anchorlens.protocols.swap.findings import swap_findings
 from anchorlens.results.curve_tables import curves_frame, summary_of
+from anchorlens.results.effects import event_of_rows
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_TYPES
@@ -100,12 +101,7 @@ def _format_null(value: float, short: float) -> str:
 def _events(result: SweepResult) -> dict[str, float] | None:
     """Return row id -> 1 if the event of P is the case, else 0; None for answer readouts."""
     readout = result.record["config"]["readout"]
-    if readout not in TRUTH_READOUTS:
-        return None
-    examples = result.examples(all_columns=True)
-    base = examples[examples["role"] == "base"]
-    false = base["label"].to_numpy(dtype=np.float64)
-    return dict(zip(base["example_id"], 1 - false if readout == "p_true" else false, strict=True))
+    return event_of_rows(result.examples(all_columns=True), readout) if readout in TRUTH_READOUTS else None
 
 
 def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, Any]:

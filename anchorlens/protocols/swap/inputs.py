@@ -226,7 +226,8 @@ def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInpu
         truth = TruthRows(base, (("test",) * len(base),), ())
     if spec.readout == "probe" and "none" not in stored.probes:
         raise RunError("The run directory lacks its probes, so its cells cannot be measured again.")
-    reading = Reading(spec.readout, truth, stored.probes["none"] if spec.readout == "probe" else None)
+    probes = stored.probes["none"] if spec.readout == "probe" else None
+    reading = Reading(spec.readout, truth, probes, adapter.n_layers)
     return SwapInputs((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
 
 

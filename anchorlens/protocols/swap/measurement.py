@@ -3,7 +3,7 @@
 Scope: one model, one data set, one site, one readout per call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from typing_extensions import override
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
+from anchorlens.probing.records import probe_record
 from anchorlens.protocols.pair_sweep.batching import Batch
 from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Placement
 from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
@@ -71,9 +72,7 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
         return inputs.reading.reaches(spec, place.anchor, place.control, layer)
 
     @override
-    def columns(
-        self, inputs: SwapInputs, spec: Swap, unit: Batch, place: Placement, before: Metrics, after: Metrics
-    ) -> dict[str, Any]:
+    def columns(self, inputs: SwapInputs, spec: Swap, unit: Batch, place: Placement) -> dict[str, Any]:
         pairs, anchor, control = unit.pairs, place.anchor, place.control
         nulls = spec.null_controls if control == "none" else (control,)
         slots = {
@@ -85,9 +84,26 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
             "by_construction": [
                 [inputs.reading.is_by_construction(spec, p, anchor, control, k) for p in pairs] for k in unit.layers
             ],
+        }
+
+    @override
+    def more_values(self, before: Metrics, after: Metrics) -> dict[str, Any]:
+        return {
             "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
             "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),
         }  # fmt: skip
+
+    @override
+    def prepare_again(self, context: QuestionContext, spec: Swap, stored: StoredInputs) -> SwapInputs:
+        probes = stored.probes.get("none")
+        return prepare_swap(context, spec if probes is None else spec.replace(probes=probes))
+
+    @override
+    def record_again(
+        self, adapter: Adapter, inputs: SwapInputs, spec: Swap, stored: StoredInputs, rows: Collection[str]
+    ) -> dict[str, Any]:
+        probes = inputs.reading.probes
+        return {} if probes is None else {"probe": probe_record(probes, {})}
 
     def from_run(self, adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInputs:
         """Rebuild pairs, reading and statistics from a run directory."""
