@@ -41,7 +41,7 @@ def main() -> None:
     started = time.perf_counter()
     import anchorlens as al
     from anchorlens.cli.output import show_result
-    from anchorlens.runs.store import check_target
+    from anchorlens.runs.final_write import check_target
 
     target = check_target(args.out, overwrite=True)
     model = al.load_model("smollm2-135m-instruct")
