@@ -22,7 +22,7 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.expected_evidence import expected_evidence
+from anchorlens.engine.expected_evidence import evidence_of_streams
 from anchorlens.engine.head_patches import as_output_patches
 from anchorlens.engine.patches import KnockoutBatch, OnProgress, SwapBatch, check_windows, no_progress, token_rows
 from anchorlens.engine.readouts import Metrics
@@ -104,7 +104,7 @@ class ConeEngine(Engine):
                 # Evidence of the site itself; that of the heads' outputs is compared with what they should be.
                 for swap, one, own in zip(batch.swaps, after, known[number], strict=True):
                     assert swap.streams is not None  # patches of z have them
-                    should = expected_evidence(self.adapter, batch, swap, swap.streams, "z").total
+                    should = evidence_of_streams(self.adapter, batch, swap, swap.streams, "z").total
                     one.values[LANDED].add_((own - should)[list(layers), None])
             out.append((metrics.map(lambda value: value[0]), after))
         return out

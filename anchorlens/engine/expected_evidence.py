@@ -40,7 +40,7 @@ class Evidence:
         return float(self.total[some].sum()), float(self.size[some].norm())
 
 
-def expected_evidence(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, streams: SlotStreams, site: SiteLike) -> Evidence:
+def evidence_of_streams(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, streams: SlotStreams, site: SiteLike) -> Evidence:
     """Return the evidence that a swap with given activations should leave.
 
     Args:

@@ -17,7 +17,7 @@ from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import LANDED, ConeEngine
 from anchorlens.engine.cost import SLACK, PassSize, out_of_memory
-from anchorlens.engine.expected_evidence import expected_evidence
+from anchorlens.engine.expected_evidence import evidence_of_streams
 from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
 from anchorlens.engine.landing import evidence_rounding, is_same_evidence
 from anchorlens.engine.observed_logits import Logits, observe, union_of_reads
@@ -354,7 +354,7 @@ class _Passes:
                 for place, swap, of_layers in zip(job.places, batch.swaps, of_places, strict=True):
                     found = of_layers.values
                     assert swap.streams is not None  # those of the clean cache
-                    expected = expected_evidence(self._engine.adapter, batch, swap, swap.streams, self._grid.site)
+                    expected = evidence_of_streams(self._engine.adapter, batch, swap, swap.streams, self._grid.site)
                     parts = zip(job.layers, found["value"], found[MISSED], found[LANDED].tolist(), strict=True)
                     for layer, value, missed, (landed,) in parts:
                         cell = (layer, *place)
