@@ -93,7 +93,7 @@ class _Patches:
     def __init__(self, adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, site: SiteLike) -> None:
         row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
         position = swap.slots.positions[row, slot]
-        is_written, is_read = _find_written(batch, swap, site, row, position)
+        is_written, is_read = _find_writes(batch, swap, site, row, position)
         self.swap, self.row, self.slot, self.position = swap, row[is_written], slot[is_written], position[is_written]
         self.is_read = is_read[is_written]
         # Behind the last keys and values, only the positions that are read are computed.
@@ -136,7 +136,7 @@ class _Patches:
         return Evidence(self.total, self.square.sqrt())
 
 
-def _find_written(
+def _find_writes(
     batch: SwapBatch, swap: AnchorSwap, site: SiteLike, row: Int[Tensor, "patch"], position: Int[Tensor, "patch"]
 ) -> tuple[Bool[Tensor, "patch"], Bool[Tensor, "patch"]]:
     """Return which patches are written below the last layer, and which are at positions that are read.

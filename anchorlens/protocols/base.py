@@ -209,7 +209,7 @@ class StepMetrics(Protocol):
 class KnownCells(Protocol):
     """Interface of a measurement in which the values of some cells follow by construction."""
 
-    def known_values(self, inputs: Any, spec: Any, samples: pd.DataFrame) -> npt.NDArray[np.float64]:
+    def values_beforehand(self, inputs: Any, spec: Any, samples: pd.DataFrame) -> npt.NDArray[np.float64]:
         """Return the value after the intervention where it is known beforehand; NaN elsewhere."""
         ...
 

@@ -94,7 +94,7 @@ class SpotChecker:
             self._compare(unit, cell, float(np.maximum(gap, before)), allowed)
         if not isinstance(self.protocol, KnownCells):
             return
-        known = self.protocol.known_values(self.ready, self.spec, samples)
+        known = self.protocol.values_beforehand(self.ready, self.spec, samples)
         is_known = ~np.isnan(known)
         self.known += int(is_known.sum())
         gaps = scale * np.abs(samples["value_after"].to_numpy(dtype=float) - known)

@@ -22,7 +22,7 @@ def falsify(monkeypatch, wrong, *, after=0):
         before, changed = right(self, batch, **options)
         batches.append(batch)
         by = wrong if len(batches) > after else 0.0
-        return before, [Metrics.of(p=m.p + by, log_p=m.log_p, logit_diff=m.logit_diff) for m in changed]
+        return before, [Metrics.of(p=m.p + by, log_p=(m.p + by).log() if by else m.log_p, logit_diff=m.logit_diff) for m in changed]
 
     monkeypatch.setattr(ConeEngine, "run_swaps", falsified)
     return batches

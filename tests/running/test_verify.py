@@ -109,9 +109,23 @@ def added(column, by):
 
 
 def with_other_values(samples):
-    """Raise P before and after, so that every effect still follows from them."""
+    """Raise P before and after where no prediction changes, so that effects and logits still follow from them."""
     of_p = samples["metric"] == "p"
-    return samples.assign(**{name: samples[name] + 1e-3 * of_p for name in ("value_before", "value_after")})
+    before, after = samples["value_before"], samples["value_after"]
+    crosses = pd.Series(data=False, index=samples.index)
+    for p in (before, after):
+        crosses |= (p + 1e-3 >= 0.5) != (p >= 0.5)
+    shift = np.where(crosses, 0.0, 1e-3)
+    changed = samples.copy()
+    for when, p in (("before", before), ("after", after)):
+        other = p + shift
+        changed[f"value_{when}"] = other.where(of_p, p)
+        logs = of_p & samples[f"logp_{when}"].notna()
+        changed.loc[logs, f"logp_{when}"] = np.log(other[logs])
+        logits = samples[f"logit_diff_{when}"]
+        of_truth = of_p & (np.abs(1 / (1 + np.exp(-logits)) - p) < 1e-5)
+        changed.loc[of_truth, f"logit_diff_{when}"] = np.log(other / (1 - other))[of_truth]
+    return changed
 
 
 def with_other_ids(examples):

@@ -69,21 +69,23 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     def columns(self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement) -> dict[str, Any]:
         reading = inputs.reading
         own = [inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control] for pair in unit.pairs]
-        fixed = [_known_layers(inputs, spec, pair, place, unit.layers) for pair, place in zip(unit.pairs, own, strict=True)]
+        fixed = [
+            _layers_by_construction(inputs, spec, pair, place, unit.layers) for pair, place in zip(unit.pairs, own, strict=True)
+        ]
         return {
             "position": place.target[0] if spec.by in ("position", "head_position") else None, "head": place.head,
             "unit": reading.unit, "n_patched": [len(one.target) for one in own],
             "by_construction": [[k in layers for layers in fixed] for k in unit.layers],
         }  # fmt: skip
 
-    def known_values(self, inputs: PatchInputs, spec: Patch, samples: pd.DataFrame) -> Array:
+    def values_beforehand(self, inputs: PatchInputs, spec: Patch, samples: pd.DataFrame) -> Array:
         """Return the value after the patch where it follows by construction; NaN elsewhere."""
         pairs = {(pair.base.id, pair.donor_id): pair for pair in inputs.pairs}
         values = np.full(len(samples), np.nan)
         fixed = samples.assign(number=np.arange(len(samples)))[samples["by_construction"].to_numpy(dtype=bool)]
         for key, cells in fixed.groupby(["example_id", "donor_id", "anchor", "control"], sort=False):
             pair, place = pairs[key[:2]], inputs.places[key]
-            known = _known_layers(inputs, spec, pair, place, inputs.layers)
+            known = _layers_by_construction(inputs, spec, pair, place, inputs.layers)
             assert pair.source is not None  # every pair has two prompts
             is_alike = inputs.reading.is_named or len(pair.target.ids) == len(pair.source.ids)
             for number, layer, before in cells[["number", "layer", "value_before"]].itertuples(index=False):
@@ -108,7 +110,9 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return restore_patch(adapter, spec, stored)
 
 
-def _known_layers(inputs: PatchInputs, spec: Patch, pair: PatchPair, place: Placement, layers: Sequence[int]) -> dict[int, str]:
+def _layers_by_construction(
+    inputs: PatchInputs, spec: Patch, pair: PatchPair, place: Placement, layers: Sequence[int]
+) -> dict[int, str]:
     reads = inputs.reading.positions(pair.target, pair.base.id)
     return values_by_construction(spec, pair, place, layers, inputs.n_layers, reads)
 

@@ -143,7 +143,7 @@ def test_verification_finds_a_changed_value(tmp_path, monkeypatch, tiny_model, d
     assert read.curves().empty and "Use by='segment'" in read.verdict
     verified = al.verify_run(run, model=model, cells=12, show_progress=False)
     assert {check.what.partition(":")[0]: check.status for check in verified.checks if check.what != "code"} == dict.fromkeys(
-        ("files", "data", "weights", "tokenizer", "cells"), "match"
+        ("files", "data", "tables", "inputs", "figure", "weights", "tokenizer", "cells"), "match"
     )
     assert len(verified.cells()) == 12 and verified.cells()["max_abs_diff"].max() < 1e-3
     table = pd.read_parquet(run / "samples.parquet")
