@@ -53,7 +53,7 @@ def check_cone(case: Case) -> ModelCheck:
     for site in adapter.sites:
         before, wanted = reference.run_cells(batch, site=site, layers=layers, window=1)
         _, (after,) = engine.run_swaps(batch, site=site, layers=layers, window=1)
-        gap = max(gap, _largest(_values(after.map(lambda value: value[rows, rows])) - _values(wanted)))
+        gap = max(gap, _largest(_values(after)[:, rows, rows] - _values(wanted)))
         effect = max(effect, _largest(_values(wanted) - _values(before)))
     modes = () if attention_reason(adapter) else KNOCKOUT_MODES
     for mode in modes:

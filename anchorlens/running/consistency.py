@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import expit
 
-from anchorlens.constants import FLIP, POINTS, TRUTH_READOUTS, P
+from anchorlens.constants import FLIP, METRIC_UNITS, POINTS, TRUTH_READOUTS, P
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.registry import analysis_of, specification_of
@@ -57,7 +57,7 @@ def check_sweep(folder: Path, sweep: Mapping[str, Any], tables: Mapping[str, Tab
     _check_constants(sweep, samples, spec)
     _check_keys(config, samples, examples.frame)
     _check_values(config, samples, examples.frame)
-    _check_counts(record, sweep, examples.frame)
+    _check_counts(record, sweep, examples.frame, samples.frame)
     _check_curves(config, samples.frame, tables["curves"])
 
 
@@ -219,7 +219,7 @@ def _check_flips(samples: TableRows) -> None:
     samples.check("value_after", wrong, f"{FLIP} does not follow from {P}")
 
 
-def _check_counts(record: Path, sweep: Mapping[str, Any], examples: pd.DataFrame) -> None:
+def _check_counts(record: Path, sweep: Mapping[str, Any], examples: pd.DataFrame, samples: pd.DataFrame) -> None:
     """Check the counts of rows against the examples, and the noise floor against the spot checks."""
     counts, roles = sweep["counts"], examples["role"]
     dropped = dict(Counter(examples.loc[roles == "dropped", "drop_reason"].tolist()))
@@ -241,6 +241,18 @@ def _check_counts(record: Path, sweep: Mapping[str, Any], examples: pd.DataFrame
         or (checks["failed"] and not checks["cells"])
     ):
         raise _refusal(record, f"checks.cells={checks['cells']}: the noise floor has {noise['cells']} cells")
+    _check_known_cells(record, sweep, samples)
+
+
+def _check_known_cells(record: Path, sweep: Mapping[str, Any], samples: pd.DataFrame) -> None:
+    """Check the number of cells that were compared with a value that follows by construction."""
+    known = sweep["checks"]["known"]
+    is_patch = sweep["config"]["protocol"] == "patch"
+    most = int(samples["by_construction"].sum()) if is_patch and sweep["checks"]["cells"] else 0
+    # Of a user's metric, the values of pairs of different length do not follow.
+    least = 0 if (samples["unit"] == METRIC_UNITS).any() else most
+    if type(known) is not int or not least <= known <= most:
+        raise _refusal(record, f"checks.known={short_repr(known)}: {most} cells of the samples follow by construction")
 
 
 def _check_curves(config: Mapping[str, Any], samples: pd.DataFrame, curves: TableRows) -> None:

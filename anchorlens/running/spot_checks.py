@@ -62,6 +62,7 @@ class SpotChecker:
         """Check cells of the first batch; ``alone``: whether it is the only one. Raise CheckError at a difference."""
         k = self.n_checks
         self._check(samples, k if alone else (k + 1) // 2, "first")
+        self._check_fixed_cells(samples)
         if self.failed:
             raise CheckError(
                 f"engine='cone': differs from the reference engine by {self.failed[0]}. The sweep stopped after its first batch. "
@@ -71,6 +72,7 @@ class SpotChecker:
     def check_rest(self, samples: pd.DataFrame) -> None:
         """Check cells of the other batches; at a difference, warn and mark the run."""
         self._check(samples, self.n_checks // 2, "rest")
+        self._check_fixed_cells(samples)
         if self.failed:
             warn(
                 f"engine='cone': {len(self.failed)} of {self.cells + self.known} checked cells differ from the reference engine, by "
@@ -82,24 +84,31 @@ class SpotChecker:
         if cells.empty:
             return
         self.cells += len(cells)
-        adapter = self.engine.adapter
-        unit = str(samples["unit"].iloc[0]) if "unit" in samples else POINTS
-        scale = 100.0 if unit == POINTS else 1.0
-        allowed, reference = tolerance(adapter, unit, samples), ReferenceEngine(adapter)
+        unit, scale, allowed = self._scale_of(samples)
+        reference = ReferenceEngine(self.engine.adapter)
         both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, self.budget)
         for cell in both.to_dict("records"):
             gap = abs(cell["effect"] - cell["effect_again"])
             self.gaps.append(gap)
             before = scale * abs(cell["value_before"] - cell["value_before_again"])
             self._compare(unit, cell, float(np.maximum(gap, before)), allowed)
-        if not isinstance(self.protocol, KnownCells):
+
+    def _check_fixed_cells(self, samples: pd.DataFrame) -> None:
+        """Compare all cells whose value follows by construction with that value."""
+        if not self.n_checks or not isinstance(self.protocol, KnownCells):
             return
+        unit, scale, allowed = self._scale_of(samples)
         known = self.protocol.values_beforehand(self.ready, self.spec, samples)
         is_known = ~np.isnan(known)
         self.known += int(is_known.sum())
         gaps = scale * np.abs(samples["value_after"].to_numpy(dtype=float) - known)
         for number in np.flatnonzero(is_known & ~(gaps <= allowed)):
             self._compare(unit, samples.iloc[number].to_dict(), float(gaps[number]), allowed)
+
+    def _scale_of(self, samples: pd.DataFrame) -> tuple[str, float, float]:
+        """Return the unit of effects, its factor for values, and the allowed difference."""
+        unit = str(samples["unit"].iloc[0]) if "unit" in samples else POINTS
+        return unit, 100.0 if unit == POINTS else 1.0, tolerance(self.engine.adapter, unit, samples)
 
     def _compare(self, unit: str, cell: Mapping[Any, Any], gap: float, allowed: float) -> None:
         """Note a cell whose value differs by more than is allowed, in the cone engine."""

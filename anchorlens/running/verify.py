@@ -12,9 +12,10 @@ from anchorlens.constants import ALL_CELLS
 from anchorlens.display import as_int, join_words, short_repr
 from anchorlens.errors import AnchorlensError, InputError, RunError
 from anchorlens.progress import progress
+from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.protocols.registry import specification_of
-from anchorlens.questions.datasets import QAData, load_qa
+from anchorlens.questions.datasets import load_qa
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
 from anchorlens.running.recompute import compare_figure, compare_results
@@ -95,7 +96,7 @@ def verify_run(
     cells: int | str = 20,
     seed: int = 0,
     model: Any = None,
-    data: "QAData | Mapping[str, QAData] | None" = None,
+    data: "PromptDataset | Mapping[str, PromptDataset] | None" = None,
     device: str | None = None,
     stream: bool = False,
     n_devices: int = 1,
@@ -114,7 +115,7 @@ def verify_run(
         seed: Random seed of the draw.
         model: The model, or models by the name that the run has for them, as :func:`anchorlens.load_model` takes them. If None,
             they are loaded by their names; a model from a directory or of your own has to be given.
-        data: The question set, or question sets by name, to compare their hashes. The embedded samples need not be given, nor a
+        data: The data set, or data sets by name, to compare their hashes. The embedded samples need not be given, nor a
             file that is in the current folder or beside the run.
         device: Device of the models.
         stream: Whether to read the weights of models layer by layer (docs/streaming.md).
@@ -231,7 +232,7 @@ def _check_code(sweeps: list[dict[str, Any]]) -> Check:
 
 
 def _check_data(
-    folder: Path, sweeps: list[dict[str, Any]], given: "QAData | Mapping[str, QAData] | None"
+    folder: Path, sweeps: list[dict[str, Any]], given: "PromptDataset | Mapping[str, PromptDataset] | None"
 ) -> tuple[list[Check], dict[str, Any]]:
     """Compare the hashes of the data sets, and return the checks and the data sets that match, by name."""
     found: list[Check] = []

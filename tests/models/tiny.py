@@ -160,6 +160,7 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
 
 def save_model(model: PreTrainedModel, directory: Path, *, bos: bool = False) -> Path:
     """Write a model and a small byte-level tokenizer (which adds BOS or not) as a Hugging Face directory."""
+    transformers.utils.logging.disable_progress_bar()  # a test that reads stderr may be the first to save
     model.save_pretrained(directory)
     small_tokenizer("byte", bos=bos).save_pretrained(directory)
     return directory

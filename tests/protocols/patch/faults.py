@@ -46,10 +46,10 @@ METRICS: list[Any] = [
 
 
 def pairs_of(rng: random.Random) -> list[dict[str, Any]]:
-    """Return pairs of three lengths, whose prompts differ in one or two words."""
+    """Return pairs of three lengths that differ in one word; no word is part of another."""
     out: list[dict[str, Any]] = []
     for number in range(rng.choice((1, 2, 4))):
-        letters = rng.sample("abcdefgh", 6)
+        letters = rng.sample("bcdfgh", 6)
         clean, corrupted = "".join(letters[:2]), "".join(letters[2:4])
         start = rng.choice(("", "The bag of ", "of "))
         row = {
