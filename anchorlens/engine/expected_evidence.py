@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.engine.cone_attention import on
 from anchorlens.engine.cone_plans import SwapPlan
 from anchorlens.engine.landing import code, evidence_dtype, project
 from anchorlens.engine.patches import AnchorSwap, SwapBatch, token_rows
@@ -52,13 +53,16 @@ def evidence_of_streams(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, st
     """
     patches = _Patches(adapter, batch, swap, site)
     for layer, activations in enumerate(streams):
-        patches.add(layer, activations[patches.row, patches.slot].unflatten(-1, (patches.n_heads, -1))[:, patches.heads])
+        values = activations[patches.row, patches.slot].unflatten(-1, (patches.n_heads, -1))[:, patches.heads]
+        patches.add(layer, *_project(values.to(adapter.shape.dtype)))
     return patches.evidence()
 
 
 @torch.no_grad()
 def evidence_of_sources(adapter: Adapter, batch: SwapBatch, site: SiteLike, n_rows: int) -> list[Evidence]:
-    """Return the evidence that the swaps of a batch should leave, from full forward passes of rows and donors.
+    """Return the evidence that the swaps of a batch should leave, from full forward passes of the donors.
+
+    Rows that are moved along directions run with them.
 
     Args:
         adapter: The model.
@@ -69,22 +73,30 @@ def evidence_of_sources(adapter: Adapter, batch: SwapBatch, site: SiteLike, n_ro
     assert batch.donors is not None  # the swaps have a source
     bases, donors = token_rows(batch.tokens), token_rows(batch.donors)
     patches = [_Patches(adapter, batch, swap, site) for swap in batch.swaps]
+    moves = any(swap.directions for swap in batch.swaps)
 
     def note(value: Tensor, hook: Any, layer: int, rows: range) -> Tensor:  # noqa: ARG001
-        own, other = by_head(value, site).chunk(2)
+        table = by_head(value, site)
+        other, own = table[: len(rows)], table[len(rows) :]
+        terms = _project(other)
         for each in patches:
-            each.add_sources(layer, own, other, rows)
+            each.add_sources(layer, other, own, terms, rows)
         return value
 
-    step = max(1, n_rows // 2)
-    for start in range(0, len(bases), step):
-        rows = range(start, min(start + step, len(bases)))
-        together = pad_rows([*bases[start : rows.stop], *donors[start : rows.stop]])
+    step = max(1, n_rows // 2 if moves else n_rows)
+    for start in range(0, len(donors), step):
+        rows = range(start, min(start + step, len(donors)))
+        own = bases[start : rows.stop] if moves else []
         hooks: list[Hook] = [
             (adapter.hook_name(site, layer), partial(note, layer=layer, rows=rows)) for layer in range(adapter.n_layers)
         ]
-        last_stream(adapter, together, hooks)
+        last_stream(adapter, pad_rows([*donors[start : rows.stop], *own]), hooks)
     return [each.evidence() for each in patches]
+
+
+def _project(values: Float[Tensor, "*entry width"]) -> tuple[Float[Tensor, "*entry"], Float[Tensor, "*entry"]]:
+    """Return the projections of activations (:func:`~anchorlens.engine.landing.project`) and their squared norms."""
+    return project(values, values.device), values.to(evidence_dtype(values.device)).square().sum(-1)
 
 
 class _Patches:
@@ -98,42 +110,73 @@ class _Patches:
         self.is_read = is_read[is_written]
         # Behind the last keys and values, only the positions that are read are computed.
         self.only_reads_at = None if str(site) in ("resid_pre", *_WITHIN_ATTENTION) else adapter.n_layers - 1
-        self.n_heads, self.dtype = adapter.n_heads(site), adapter.shape.dtype
+        self.n_heads, self.n_layers = adapter.n_heads(site), adapter.n_layers
         self.heads = slice(0, self.n_heads) if swap.heads is None else slice(swap.heads.start, swap.heads.stop)
-        self.total = torch.zeros(adapter.n_layers, dtype=torch.float64, device="cpu")
-        self.square = torch.zeros(adapter.n_layers, dtype=torch.float64, device="cpu")
+        self.parts: list[tuple[int, Tensor, Tensor]] = []
 
-    def add(self, layer: int, values: Float[Tensor, "patch head width"], some: Int[Tensor, "patch"] | None = None) -> None:
-        """Add activations that are written in a layer; ``some``: their indices among all, if they are not all."""
+    def add(
+        self,
+        layer: int,
+        terms: Float[Tensor, "patch head"],
+        squares: Float[Tensor, "patch head"],
+        some: Int[Tensor, "patch"] | None = None,
+    ) -> None:
+        """Add activations that are written in a layer.
+
+        ``terms``, ``squares``: their projections and squared norms; ``some``: their indices among all, if they are not all.
+        """
         some = torch.arange(len(self.row)) if some is None else some
         if layer == self.only_reads_at:
-            values, some = values[self.is_read[some].to(values.device)], some[self.is_read[some]]
+            kept = self.is_read[some]
+            terms, squares, some = terms[on(terms.device, kept)], squares[on(terms.device, kept)], some[kept]
         head = torch.arange(self.n_heads)[self.heads]
-        # The engine writes them in the dtype of the model.
-        values = values.to(self.dtype)
-        codes = code(layer, self.row[some, None], self.position[some, None], head, values.device)
-        self.total[layer] += float((project(values, values.device) * codes).sum())
-        self.square[layer] += float(values.to(evidence_dtype(values.device)).square().sum())
+        codes = code(layer, self.row[some, None], self.position[some, None], head, terms.device)
+        self.parts.append((layer, (terms * codes).sum(), squares.sum()))
 
     def add_sources(
-        self, layer: int, own: Float[Tensor, "row own head width"], other: Float[Tensor, "row own head width"], rows: range
+        self,
+        layer: int,
+        other: Float[Tensor, "donor pos head width"],
+        own: Float[Tensor, "moved pos head width"],
+        terms: tuple[Float[Tensor, "donor pos head"], Float[Tensor, "donor pos head"]],
+        rows: range,
     ) -> None:
-        """Add the activations that come from donors; ``own``, ``other``: activations of some rows and of their donors."""
+        """Add the activations that come from donors.
+
+        Args:
+            layer: Layer of the activations.
+            other: Activations of the donors of some rows.
+            own: Those of the rows themselves; none if no row is moved.
+            terms: Projections and squared norms of ``other``.
+            rows: The rows.
+        """
         source = self.swap.source
         assert source is not None  # see evidence_of_sources
         some = ((self.row >= rows.start) & (self.row < rows.stop)).nonzero()[:, 0]
-        row, slot = self.row[some], self.slot[some]
-        values = other[row - rows.start, source.positions[row, slot], self.heads]
-        for n, (i, k, position) in enumerate(zip(row.tolist(), slot.tolist(), self.position[some].tolist(), strict=True)):
-            if i in self.swap.directions:
-                base = own[i - rows.start, position, self.heads]
-                direction = self.swap.directions[i][k]
-                values[n] = move(base.flatten(), values[n].flatten(), direction).view_as(base).to(values.dtype)
-        self.add(layer, values, some)
+        is_moved = torch.tensor([int(i) in self.swap.directions for i in self.row[some]], dtype=torch.bool)
+        whole, moved = some[~is_moved], some[is_moved]
+        if len(whole):
+            at = self.row[whole] - rows.start, source.positions[self.row[whole], self.slot[whole]], self.heads
+            self.add(layer, terms[0][at], terms[1][at], whole)
+        if len(moved):
+            at = self.row[moved] - rows.start, source.positions[self.row[moved], self.slot[moved]], self.heads
+            base = own[at[0], self.position[moved], self.heads]
+            places = zip(self.row[moved].tolist(), self.slot[moved].tolist(), strict=True)
+            directions = torch.stack([self.swap.directions[i][slot] for i, slot in places])
+            values = move(base.flatten(1), other[at].flatten(1), directions)
+            self.add(layer, *_project(values.view_as(base).to(base.dtype)), moved)
 
     def evidence(self) -> Evidence:
         """Return the evidence of what was added."""
-        return Evidence(self.total, self.square.sqrt())
+        total = torch.zeros(self.n_layers, dtype=torch.float64, device="cpu")
+        square = torch.zeros_like(total)
+        if self.parts:
+            layers = torch.tensor([layer for layer, _, _ in self.parts])
+            # One transfer of all sums, because each waits for the device.
+            sums = [torch.stack([part[i].to(self.parts[0][1].device) for part in self.parts]).double().cpu() for i in (1, 2)]
+            total.index_add_(0, layers, sums[0])
+            square.index_add_(0, layers, sums[1])
+        return Evidence(total, square.sqrt())
 
 
 def _find_writes(

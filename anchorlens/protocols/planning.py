@@ -133,12 +133,13 @@ class MemoryBudget:
         return peak
 
     def plan(
-        self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int | None
-    ) -> SweepPlan:
+        self, sizes: Sequence[int], *, rows: int, cells: int, flops: float, most: int, width: int, checks: int | None,
+        more_passes: int = 0,
+    ) -> SweepPlan:  # fmt: skip
         """Predict the cost of a sweep.
 
         ``most``: bytes of the largest pass; ``width``: tokens of the longest row; ``checks``: number of checked cells, if None as
-        many as take a fixed share of the work.
+        many as take a fixed share of the work; ``more_passes``: full forward passes beside those of the batches.
         """
         engine, adapter = self.engine, self.engine.adapter
         if checks is None:
@@ -157,7 +158,7 @@ class MemoryBudget:
         streamed = adapter.shape.streamed
         if streamed is None:
             return plan
-        reads = self._reads(len(sizes), -(-cells // max(1, sum(sizes))), checks, width)
+        reads = more_passes + self._reads(len(sizes), -(-cells // max(1, sum(sizes))), checks, width)
         # Reading weights and computing overlap.
         seconds = max(seconds, reads * streamed.read_bytes / streamed.rate)
         return replace(plan, seconds=seconds, weight_reads=reads, weight_bytes=reads * streamed.read_bytes)

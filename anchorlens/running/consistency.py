@@ -21,7 +21,7 @@ from anchorlens.protocols.registry import analysis_of, specification_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.effects import recompute_effects
 from anchorlens.runs.provenance import run_id_of
-from anchorlens.runs.schema import CELL, LOGITS, settings_of
+from anchorlens.runs.schema import CELL, LOGITS, format_cell, settings_of
 from anchorlens.runs.validation import TableRows, check_inputs
 from anchorlens.statistics.delta import is_flipped
 from anchorlens.statistics.pathways import ALL, SHUFFLED, A, Q
@@ -241,7 +241,17 @@ def _check_counts(record: Path, sweep: Mapping[str, Any], examples: pd.DataFrame
         or (checks["failed"] and not checks["cells"])
     ):
         raise _refusal(record, f"checks.cells={checks['cells']}: the noise floor has {noise['cells']} cells")
+    _check_failures(record, checks["failed"], samples)
     _check_known_cells(record, sweep, samples)
+
+
+def _check_failures(record: Path, failed: Sequence[str], samples: pd.DataFrame) -> None:
+    """Check that each difference of the engines names a cell of the samples."""
+    if failed:
+        cells = {format_cell(cell) for cell in samples[CELL].fillna("").to_dict("records")}
+        for one in failed:
+            if one.partition(" at ")[2] not in cells:
+                raise _refusal(record, f"checks.failed has {short_repr(one)}: the samples have no such cell")
 
 
 def _check_known_cells(record: Path, sweep: Mapping[str, Any], samples: pd.DataFrame) -> None:
@@ -256,8 +266,9 @@ def _check_known_cells(record: Path, sweep: Mapping[str, Any], samples: pd.DataF
 
 
 def _check_curves(config: Mapping[str, Any], samples: pd.DataFrame, curves: TableRows) -> None:
-    """Check that the curves are those of the metrics, controls and anchors that were measured, at all layers."""
+    """Check that the curves are those of the metrics, controls and anchors that were measured, at all layers, once each."""
     names = ["metric", "control", "anchor"]
+    curves.check("layer", curves.frame.duplicated([*names, "pathway", "layer"]), "is there twice in this curve")
     if samples["pathway"].notna().any():  # every pathway has a curve over all layers
         samples = samples[names].drop_duplicates()
         samples = samples.merge(pd.DataFrame({"pathway": [Q, A, ALL]}), how="cross")

@@ -25,10 +25,10 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_values
-from anchorlens.running.spot_checks import add_reference_values, format_cell, tolerance
+from anchorlens.running.spot_checks import add_reference_values, tolerance
 from anchorlens.running.stored_rows import compare_cells, compare_rows, compare_tokens
 from anchorlens.runs.provenance import model_record
-from anchorlens.runs.schema import LOGITS, POINTS, leading_metric
+from anchorlens.runs.schema import LOGITS, POINTS, format_cell, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
 _NEEDED = ("readout", "site", "metric")

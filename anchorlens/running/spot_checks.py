@@ -22,7 +22,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import KnownCells, Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.planning import CHECK_ROWS
 from anchorlens.protocols.specification import Specification
-from anchorlens.runs.schema import CELL, LOGITS, POINTS, leading_metric
+from anchorlens.runs.schema import CELL, LOGITS, POINTS, format_cell, leading_metric
 from anchorlens.warn import warn
 
 # Cells drawn per row; they share the clean passes of the row.
@@ -184,9 +184,3 @@ def _draw_cells(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
     left = sorted(set(range(len(cells))) - set(pool)) if len(pool) < min(k, len(cells)) else []
     pool += rng.sample(left, min(k - len(pool), len(left)))
     return cells.iloc[sorted(pool)]
-
-
-def format_cell(cell: Mapping[Any, Any]) -> str:
-    """Return example, donor, anchor and layer of a cell as text."""
-    parts = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
-    return ", ".join(f"{name} {value}" for name, value in parts.items() if value != "")

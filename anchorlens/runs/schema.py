@@ -99,6 +99,12 @@ def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame[list(TABLE_COLUMNS[table])]
 
 
+def format_cell(cell: Mapping[Any, Any]) -> str:
+    """Return example, donor, anchor and layer of a cell as text."""
+    parts = {"example": cell["example_id"], "donor": cell["donor_id"], "anchor": cell["anchor"], "layer": cell["layer"]}
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value != "")
+
+
 def leading_metric(samples: pd.DataFrame) -> str:
     """Return the main metric of a sweep: the probability if measured, else the first one."""
     metrics = samples["metric"].unique().tolist()

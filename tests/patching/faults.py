@@ -21,7 +21,6 @@ import torch
 
 from anchorlens import patching
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.models.load import load_model
 from tests.engine.make import random_rows
@@ -39,7 +38,7 @@ HEADS = ("z", "z of all positions", "v", "q")
 # Share of the cells that a fault must change, and what counts as a change, relative to the range of the metric.
 SHARE, CHANGE = 0.02, 2e-3
 
-Batches = list[tuple[SwapBatch, list[int]]]
+Job = tuple[SwapBatch, list[int]]
 
 
 def shifted(rng: random.Random, swap: AnchorSwap, n_pos: int) -> AnchorSwap:
@@ -74,7 +73,8 @@ def dropped(rng: random.Random, swap: AnchorSwap) -> AnchorSwap:
     """One row of the batch is not patched."""
     mask = swap.slots.mask.clone()
     mask[rng.randrange(len(mask))] = False
-    return replace(swap, slots=Slots(swap.slots.positions, mask))
+    source = None if swap.source is None else Slots(swap.source.positions, mask)
+    return replace(swap, slots=Slots(swap.slots.positions, mask), source=source)
 
 
 class OtherPositions:
@@ -93,8 +93,22 @@ class OtherPositions:
 KINDS = ("shifted position", "swapped head", "stale cache", "layer off by one", "dropped patch", "wrong read position")
 
 
-def inject(kind: str, rng: random.Random, n_heads: int) -> Callable[..., Any]:
-    """Return a faulty ``run_swap_batches``."""
+def break_given(kind: str, rng: random.Random, share: float, job: Job) -> Job:
+    """Break the given activations of some patches of a grid: they are old, or those of the layer before."""
+    batch, layers = job
+    if kind == "stale cache":
+        swaps = [stale(rng, swap) if rng.random() <= share else swap for swap in batch.swaps]
+    elif kind == "layer off by one":
+        swaps = [layer_off(swap) if rng.random() <= share else swap for swap in batch.swaps]
+    else:
+        return job
+    return replace(batch, swaps=tuple(swaps)), layers
+
+
+def inject(
+    kind: str, rng: random.Random, n_heads: int, break_activations: Callable[[str, random.Random, float, Job], Job] = break_given
+) -> Callable[..., Any]:
+    """Return a faulty ``run_swap_batches``; ``break_activations`` injects the faults of the activations, not of their places."""
     right = ConeEngine.run_swap_batches
     share = rng.choice((0.05, 0.1, 0.3, 1.0))
 
@@ -105,21 +119,17 @@ def inject(kind: str, rng: random.Random, n_heads: int) -> Callable[..., Any]:
             return shifted(rng, swap, n_pos)
         if kind == "swapped head" and swap.heads is not None:
             return other_head(rng, swap, n_heads)
-        if kind == "stale cache":
-            return stale(rng, swap)
-        if kind == "layer off by one":
-            return layer_off(swap)
         return dropped(rng, swap) if kind == "dropped patch" else swap
 
-    def run(self: ConeEngine, batches: Batches, **options: Any) -> Any:
-        made: list[Any] = []
-        for batch, layers in batches:
+    def run(self: ConeEngine, jobs: list[Job], **options: Any) -> Any:
+        made: list[Job] = []
+        for batch, layers in jobs:
             n_pos = batch.tokens.ids.shape[1]
-            swaps = tuple(break_swap(swap, n_pos) for swap in batch.swaps)
-            reader: Any = batch.reader
-            if kind == "wrong read position" and isinstance(reader, FunctionReader):
-                reader = OtherPositions(reader, -1)
-            made.append((replace(batch, swaps=swaps, reader=reader), layers))
+            broken = replace(batch, swaps=tuple(break_swap(swap, n_pos) for swap in batch.swaps))
+            if kind == "wrong read position":
+                reader: Any = OtherPositions(broken.reader, -1)
+                broken = replace(broken, reader=reader)
+            made.append(break_activations(kind, rng, share, (broken, layers)))
         return right(self, made, **options)
 
     return run
@@ -194,6 +204,12 @@ def run_faults(count: int, families: tuple[str, ...] = ("gpt2", "llama", "gemma2
     with tempfile.TemporaryDirectory() as folder:
         models = {name: load_model(str(save_tiny(name, Path(folder) / name)), device="cpu") for name in families}
         return count_outcomes(count, lambda number: try_fault(number, models))
+
+
+def share_found(outcomes: Counter[tuple[str, str]]) -> float:
+    """Return the share of the faults that counted and were found."""
+    found = sum(n for (_, outcome), n in outcomes.items() if outcome == "found")
+    return found / (found + sum(n for (_, outcome), n in outcomes.items() if outcome == "missed"))
 
 
 def command(run: Callable[[int], Counter[tuple[str, str]]], description: "str | None") -> None:

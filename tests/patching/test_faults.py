@@ -1,15 +1,8 @@
 """Mistakes that are injected between a grid and the engine are found."""
 
-from collections import Counter
-
 import pytest
 
-from tests.patching.faults import KINDS, run_faults
-
-
-def share_found(outcomes: Counter[tuple[str, str]]) -> float:
-    found = sum(n for (_, outcome), n in outcomes.items() if outcome == "found")
-    return found / (found + sum(n for (_, outcome), n in outcomes.items() if outcome == "missed"))
+from tests.patching.faults import KINDS, run_faults, share_found
 
 
 def test_a_few_faults_of_each_kind_are_found():

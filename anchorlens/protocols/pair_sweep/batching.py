@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anchorlens.engine.cone_plans import cone_start
-from anchorlens.engine.cost import PassSize
+from anchorlens.engine.cost import PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import Reader
@@ -127,9 +127,12 @@ class _BatchSize:
 
 def plan_swaps(
     engine: Engine, pairs: Sequence[Pair[Any]], reader: Reader, layers: tuple[int, ...], *, site: SiteLike, window: int,
-    batch_size: int | None, max_memory: int | None, checks: int | None,
+    batch_size: int | None, max_memory: int | None, checks: int | None, compares_writes: bool = False,
 ) -> SwapSweepPlan:  # fmt: skip
-    """Plan batches that fit into memory, and their cost; ``checks``: number of spot checks, None for a share of the work.
+    """Plan batches that fit into memory, and their cost.
+
+    ``checks``: number of spot checks, None for a share of the work; ``compares_writes``: whether rows and sources of each batch run
+    through the model once more, to compare what was written.
 
     Raises:
         InputError: If one question at one layer does not fit into ``max_memory``.
@@ -167,7 +170,13 @@ def plan_swaps(
     questions = len({p.base.id for p in pairs})
     width = max(len(p.target.ids) for p in pairs)
     sizes = [len(b.pairs) for b in batches]
-    cost = memory.plan(sizes, rows=questions, cells=cells, flops=flops, most=most, width=width, checks=checks)
+    if compares_writes:
+        flops += rows_flops(shape, 2 * sum(sizes), width)
+        most = max(most, rows_bytes(shape, 2, width))
+    cost = memory.plan(
+        sizes, rows=questions, cells=cells, flops=flops, most=most, width=width, checks=checks,
+        more_passes=len(batches) if compares_writes else 0,
+    )  # fmt: skip
     return SwapSweepPlan(**vars(cost), batches=tuple(batches))
 
 

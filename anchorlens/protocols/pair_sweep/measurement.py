@@ -84,6 +84,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         cost = plan_swaps(
             engine, pairs, reader, inputs.layers, site=spec.site, window=self.window(spec), batch_size=spec.batch_size,
             max_memory=spec.max_memory, checks=spec.n_spot_checks,
+            compares_writes=engine.name == ConeEngine.name and self.checks_writes(spec),
         )  # fmt: skip
         return Plan(cost.batches, cost, "cell", engine.adapter.device)
 

@@ -8,7 +8,6 @@ import random
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,14 @@ from unittest import mock
 import numpy as np
 
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.patches import AnchorSwap, SwapBatch
+from anchorlens.engine.patches import SwapBatch
 from anchorlens.errors import CheckError
 from anchorlens.models.load import load_model
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from tests.models.tiny import save_tiny
-from tests.patching.faults import CHANGE, KINDS, SHARE, OtherPositions, command, count_outcomes, dropped, other_head, shifted
+from tests.patching.faults import CHANGE, KINDS, SHARE, Job, command, count_outcomes, inject
 
 WAYS = [
     {"by": "position"},
@@ -72,35 +71,14 @@ def stale_donors(rng: random.Random, batch: SwapBatch) -> SwapBatch:
     return replace(batch, donors=pad_rows(rows))
 
 
-def inject(kind: str, rng: random.Random, n_heads: int) -> Callable[..., Any]:
-    """Return a faulty ``run_swap_batches``."""
-    right = ConeEngine.run_swap_batches
-    share = rng.choice((0.05, 0.1, 0.3, 1.0))
-
-    def break_swap(swap: AnchorSwap, n_pos: int) -> AnchorSwap:
-        if rng.random() > share:
-            return swap
-        if kind == "shifted position":
-            return shifted(rng, swap, n_pos)
-        if kind == "swapped head" and swap.heads is not None:
-            return other_head(rng, swap, n_heads)
-        return dropped(rng, swap) if kind == "dropped patch" else swap
-
-    def run(self: ConeEngine, batches: list[tuple[SwapBatch, list[int]]], **options: Any) -> Any:
-        made: list[Any] = []
-        for batch, layers in batches:
-            n_pos = batch.tokens.ids.shape[1]
-            broken = replace(batch, swaps=tuple(break_swap(swap, n_pos) for swap in batch.swaps))
-            if kind == "wrong read position":
-                reader: Any = OtherPositions(broken.reader, -1)
-                broken = replace(broken, reader=reader)
-            if kind == "stale cache":
-                broken = stale_donors(rng, broken)
-            off = kind == "layer off by one" and len(layers) > 1
-            made.append((broken, [layers[0], *layers[:-1]] if off else layers))
-        return right(self, made, **options)
-
-    return run
+def break_sources(kind: str, rng: random.Random, share: float, job: Job) -> Job:
+    """Break the sources of a batch, or the layers at which it is patched."""
+    batch, layers = job
+    if kind == "stale cache":
+        batch = stale_donors(rng, batch)
+    if kind == "layer off by one" and len(layers) > 1:
+        layers = [layers[0], *layers[:-1]]
+    return batch, layers
 
 
 def try_fault(number: int, models: dict[str, Any]) -> tuple[str, str, float]:
@@ -119,14 +97,14 @@ def try_fault(number: int, models: dict[str, Any]) -> tuple[str, str, float]:
         return frame.sort_values(keys)["value_after"].to_numpy(dtype=float)
 
     right = values(n_spot_checks=0)
-    with mock.patch.object(ConeEngine, "run_swap_batches", inject(kind, random.Random(number), heads)):
+    with mock.patch.object(ConeEngine, "run_swap_batches", inject(kind, random.Random(number), heads, break_sources)):
         wrong = values(n_spot_checks=0)
     spread = float(np.ptp(right))
     share = float((np.abs(wrong - right) > CHANGE * spread).mean()) if spread else 0.0
     if share < SHARE:
         return kind, "too small", share
     with (
-        mock.patch.object(ConeEngine, "run_swap_batches", inject(kind, random.Random(number), heads)),
+        mock.patch.object(ConeEngine, "run_swap_batches", inject(kind, random.Random(number), heads, break_sources)),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")

@@ -1,7 +1,5 @@
 """Checks of a patch sweep find mistakes of the engine."""
 
-from collections import Counter
-
 import pytest
 import torch
 
@@ -9,14 +7,9 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import CheckError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
-from tests.patching.faults import KINDS
+from tests.patching.faults import KINDS, share_found
 from tests.protocols.patch.faults import run_faults
 from tests.protocols.patch.test_cells import ROWS
-
-
-def share_found(outcomes: Counter[tuple[str, str]]) -> float:
-    found = sum(n for (_, outcome), n in outcomes.items() if outcome == "found")
-    return found / (found + sum(n for (_, outcome), n in outcomes.items() if outcome == "missed"))
 
 
 def test_a_few_faults_of_each_kind_are_found():
