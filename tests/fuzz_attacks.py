@@ -272,6 +272,8 @@ def run_attack(attacked: Attacked, number: int, seed: int) -> tuple[str, str, st
                     target = "consistent"  # nothing follows from the difference to the donor's answer but its own curve
                 if done.startswith("noise: .cells"):
                     target = "provenance"  # a checked cell of a probe sweep gives several differences
+                if done.startswith("config: .max_new_tokens"):
+                    target = "provenance"  # no answer is generated, so no result depends on it
                 found, message = _outcome(attacked, name, copy, rng)
                 return target, found, f"{name}: {done}", message
     raise AssertionError("no attack changed anything")

@@ -41,7 +41,9 @@ class Evidence:
         return float(self.total[some].sum()), float(self.size[some].norm())
 
 
-def evidence_of_streams(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, streams: SlotStreams, site: SiteLike) -> Evidence:
+def evidence_of_streams(
+    adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, streams: SlotStreams, site: SiteLike, layers: Sequence[int] | None = None
+) -> Evidence:
     """Return the evidence that a swap with given activations should leave.
 
     Args:
@@ -50,11 +52,13 @@ def evidence_of_streams(adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, st
         swap: A swap of the batch.
         streams: Activations that it patches in, [layer example slot d_model], of head sites (head d_head).
         site: Patched site.
+        layers: Layers whose evidence is needed; that of the others is 0. If None, all.
     """
     patches = _Patches(adapter, batch, swap, site)
-    for layer, activations in enumerate(streams):
-        values = activations[patches.row, patches.slot].unflatten(-1, (patches.n_heads, -1))[:, patches.heads]
-        patches.add(layer, *_project(values.to(adapter.shape.dtype)))
+    layers = range(adapter.n_layers) if layers is None else layers
+    values = streams[list(layers)][:, patches.row, patches.slot].unflatten(-1, (patches.n_heads, -1))[:, :, patches.heads]
+    for layer, *terms in zip(layers, *_project(values.to(adapter.shape.dtype)), strict=True):
+        patches.add(layer, *terms)
     return patches.evidence()
 
 
@@ -171,11 +175,11 @@ class _Patches:
         total = torch.zeros(self.n_layers, dtype=torch.float64, device="cpu")
         square = torch.zeros_like(total)
         if self.parts:
-            layers = torch.tensor([layer for layer, _, _ in self.parts])
-            # One transfer of all sums, because each waits for the device.
-            sums = [torch.stack([part[i].to(self.parts[0][1].device) for part in self.parts]).double().cpu() for i in (1, 2)]
-            total.index_add_(0, layers, sums[0])
-            square.index_add_(0, layers, sums[1])
+            layers, totals, squares = zip(*self.parts, strict=True)
+            for sums, own in ((total, totals), (square, squares)):
+                # One transfer of all sums, because each waits for the device.
+                together = torch.stack([one.to(own[0].device) for one in own]).double().cpu()
+                sums.index_add_(0, torch.tensor(layers), together)
         return Evidence(total, square.sqrt())
 
 

@@ -14,6 +14,7 @@ import numbers
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -164,14 +165,19 @@ class _Region:
     @classmethod
     def of(cls, shadow: Tensor, width: int) -> "_Region":
         """Return the region of a view, from its sizes and strides."""
-        axes = [(n, step) for n, step in zip(shadow.shape, shadow.stride(), strict=True) if n != 1]
+        return cls._of_view(tuple(shadow.shape), shadow.stride(), int(shadow.storage_offset()), width)
+
+    @classmethod
+    @lru_cache(maxsize=256)  # the views of a metric are the same in every cell
+    def _of_view(cls, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, width: int) -> "_Region":
+        axes = [(n, step) for n, step in zip(sizes, strides, strict=True) if n != 1]
         outer = [(n, step // width) for n, step in axes if step % width == 0]
         inner = [(n, step) for n, step in axes if step % width != 0]
-        first, start = divmod(int(shadow.storage_offset()), width)
+        first, start = divmod(offset, width)
         # One axis of columns at the end of the view, or a last axis of one entry.
-        last = shadow.ndim > 0 and (shadow.shape[-1] == 1 or shadow.stride(-1) % width != 0)
-        is_table = last and len(inner) == (shadow.shape[-1] != 1)
-        leading = list(zip(shadow.shape[:-1], shadow.stride()[:-1], strict=True)) if is_table else outer
+        last = bool(sizes) and (sizes[-1] == 1 or strides[-1] % width != 0)
+        is_table = last and len(inner) == (sizes[-1] != 1)
+        leading = list(zip(sizes[:-1], strides[:-1], strict=True)) if is_table else outer
         steps = [(n, step // width) for n, step in leading] if is_table else outer
         ids = torch.full((), first, device="cpu")
         for n, step in steps:
@@ -355,7 +361,8 @@ def _get(func: Any, logits: ObservedLogits, args: Any, options: Any) -> Any:
     index = args[0] if isinstance(args[0], tuple) else (args[0],)
     if all(_is_basic(one) for one in index):
         return _view(func, logits, (index,), options)
-    index = tree_map_only(ObservedLogits, ObservedLogits._compute, index)
+    if any(isinstance(one, (ObservedLogits, list, tuple)) for one in index):
+        index = tree_map_only(ObservedLogits, ObservedLogits._compute, index)
     region = logits._region
     found = _select_region(region, index, logits.ndim, logits._buffer.logits.width)
     if found is None:

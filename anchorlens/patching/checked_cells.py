@@ -22,7 +22,7 @@ from anchorlens.patching.setters import PatchSetter
 Index: TypeAlias = tuple[int, ...]
 
 # Share of the work of a grid that its checked cells take, and how many there are at least and at most.
-_SHARE, _LEAST, _MOST = 0.05, 2, 16
+_SHARE, _LEAST, _MOST = 0.03, 2, 16
 # Tokens of a full forward pass up to which more rows hardly take longer: SmolLM2 on two cores takes 0.18 CPU seconds for one row of
 # 16 tokens and 0.22 for three. And tokens beyond which cells run one after the other.
 _CHEAP, _TOGETHER = 48, 4096

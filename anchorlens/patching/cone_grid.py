@@ -354,7 +354,8 @@ class _Passes:
                 for place, swap, of_layers in zip(job.places, batch.swaps, of_places, strict=True):
                     found = of_layers.values
                     assert swap.streams is not None  # those of the clean cache
-                    expected = evidence_of_streams(self._engine.adapter, batch, swap, swap.streams, self._grid.site)
+                    adapter, site = self._engine.adapter, self._grid.site
+                    expected = evidence_of_streams(adapter, batch, swap, swap.streams, site, job.layers)
                     parts = zip(job.layers, found["value"], found[MISSED], found[LANDED].tolist(), strict=True)
                     for layer, value, missed, (landed,) in parts:
                         cell = (layer, *place)

@@ -109,7 +109,10 @@ def _row(record: Mapping[str, Any]) -> TokenRow:
     )  # fmt: skip
     given = Answer(answer, Span(0, len(answer)), label=int(record["label"]))
     fields = _fields(record)
-    (last,) = fields["positions"].get("prompt_last", (-1,))
+    last = fields["positions"].get("prompt_last", (-1,))
+    if len(last) != 1:
+        problem = f"example_id={fields['id']!r}: prompt_last has {len(last)} positions, not one"
+        raise RunError(f"examples.parquet is damaged: {problem}. Make the run again.")
     return TokenRow(
-        **fields, example=example, text=str(record["text"]), question=example.question, answer=given, prompt_length=last + 1
+        **fields, example=example, text=str(record["text"]), question=example.question, answer=given, prompt_length=last[0] + 1
     )

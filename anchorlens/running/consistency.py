@@ -112,6 +112,9 @@ def _check_examples(sweep: Mapping[str, Any], examples: TableRows) -> None:
     if config.get("readout") in TRUTH_READOUTS:
         no_label = frame["label"].isna().to_numpy(dtype=bool)
         examples.check("label", (role == "base") & no_label, "a measured row has the label of its answer")
+        one_label = config["protocol"] == "patch_tokens" and frame.loc[role == "base", "label"].nunique() == 1
+        if one_label != ("test_auc" in sweep["probe"]):
+            raise _refusal(examples.file, "run.json has probe.test_auc if all measured rows have one label, and only then")
 
 
 def _check_constants(sweep: Mapping[str, Any], samples: TableRows, spec: Specification) -> None:
@@ -261,7 +264,7 @@ def _check_known_cells(record: Path, sweep: Mapping[str, Any], samples: pd.DataF
     most = int(samples["by_construction"].sum()) if is_patch and sweep["checks"]["cells"] else 0
     # Of a user's metric, the values of pairs of different length do not follow.
     least = 0 if (samples["unit"] == METRIC_UNITS).any() else most
-    if type(known) is not int or not least <= known <= most:
+    if not least <= known <= most:
         raise _refusal(record, f"checks.known={short_repr(known)}: {most} cells of the samples follow by construction")
 
 

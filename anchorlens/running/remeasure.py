@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS
+from anchorlens.display import one_line
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
@@ -38,6 +39,8 @@ _DESCRIBED = ("architecture", "n_layers", "d_model", "n_heads", "n_params", "dty
 
 Found = tuple[str, str, str]
 """Name, status and detail of a check."""
+# Errors of values that no check names, in a run whose checksums were written again.
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def remeasure_cells(
@@ -74,8 +77,11 @@ def remeasure_cells(
                     again = sweep.measure_again(cells)
                     frames.append(again)
                     checks.append((f"cells: {what}", *_compare(again, len(cells), sweep.allowed)))
-            except RunError as why:
-                checks.append((f"inputs: {what}", "mismatch", str(why)))
+            except (RunError, *_DAMAGE) as why:
+                if callables and not isinstance(why, RunError):  # it may be an error of these functions
+                    raise
+                problem = str(why) if isinstance(why, RunError) else f"cannot be built again ({type(why).__name__}: {one_line(why)})"
+                checks.append((f"inputs: {what}", "mismatch", problem))
                 checks.append((f"cells: {what}", "not checked", "the inputs differ"))
             bar.advance(len(cells))
     return checks, pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -181,6 +187,8 @@ class _Stored:
     def of(cls, adapter: Adapter, result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> "_Stored":
         """Rebuild the inputs of a sweep. Raise RunError if the run directory lacks one of them or has a wrong token."""
         protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
+        if "clock" in result.record:
+            spec = spec.fix_clock(result.record["clock"])
         if problem := compare_tokens(adapter, protocol, result):
             raise RunError(problem)
         assert isinstance(protocol, Recheckable)  # checked by the caller

@@ -20,10 +20,9 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.running.loading import load_run
 from anchorlens.running.recompute import compare_figure, compare_results
 from anchorlens.runs.checksums import SUMS, find_changed_files
-from anchorlens.runs.final_write import find_run
 from anchorlens.runs.provenance import code_sha256, versions
 from anchorlens.runs.schema import answer_first
-from anchorlens.runs.store import read_record
+from anchorlens.runs.store import open_for_reading, read_record
 
 MATCH, MISMATCH, DIFFERS, NOT_CHECKED = "match", "mismatch", "differs", "not checked"
 # Files that the checks below do not read.
@@ -128,42 +127,43 @@ def verify_run(
         The checks; a mismatch raises no error.
 
     Raises:
-        RunError: If ``path`` is no run.
+        RunError: If ``path`` is no run, or another process replaces it in the meantime.
         InputError: If an argument is invalid, or a model must be given.
     """
     count = None if cells == ALL_CELLS else as_int(cells)
     if cells != ALL_CELLS and (count is None or count < 0):
         raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0, or {ALL_CELLS!r}.", argument="cells")
-    folder, none = find_run(path), pd.DataFrame()
-    changed, others = find_changes(folder)
-    text = "; ".join(changed) or "all bytes match SHA256SUMS"
-    more = f"; not part of the run: {join_words(others, 5)}" if others else ""
-    checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
-    if find_damage(changed):
-        return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), (), none)
-    record = read_record(folder)
-    sweeps = record["sweeps"]
-    data_checks, sets = _check_data(folder, sweeps, data)
-    checks += [_check_code(sweeps), *data_checks]
-    try:
-        results = load_run(folder)
-    except RunError as why:
-        rest = Check("cells", NOT_CHECKED, "tables and record of the run contradict each other")
-        return Verification(folder, (*checks, Check("tables", MISMATCH, str(why)), rest), (), none)
-    checks += _check_results(folder, sweeps, results)
-    if count == 0 and model is None:
-        names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
-        checks += [Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given") for name in names]
-        return Verification(folder, tuple(checks), (_NO_CELL,), none)
-    from anchorlens.running.remeasure import count_cells, remeasure_cells  # imports torch
+    none = pd.DataFrame()
+    with open_for_reading(path) as folder:
+        changed, others = find_changes(folder)
+        text = "; ".join(changed) or "all bytes match SHA256SUMS"
+        more = f"; not part of the run: {join_words(others, 5)}" if others else ""
+        checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
+        if find_damage(changed):
+            return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), (), none)
+        record = read_record(folder)
+        sweeps = record["sweeps"]
+        data_checks, sets = _check_data(folder, sweeps, data)
+        checks += [_check_code(sweeps), *data_checks]
+        try:
+            results = load_run(folder)
+        except RunError as why:
+            rest = Check("cells", NOT_CHECKED, "tables and record of the run contradict each other")
+            return Verification(folder, (*checks, Check("tables", MISMATCH, str(why)), rest), (), none)
+        checks += _check_results(folder, sweeps, results)
+        if count == 0 and model is None:
+            names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
+            checks += [Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given") for name in names]
+            return Verification(folder, tuple(checks), (_NO_CELL,), none)
+        from anchorlens.running.remeasure import count_cells, remeasure_cells  # imports torch
 
-    how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream, "backend": backend}
-    total = count_cells(results)
-    drawn = total if count is None else min(count, total)
-    with progress(f"verify {folder.name}", max(1, drawn), "cell", show=show_progress and drawn > 0) as bar:
-        found, frame = remeasure_cells(results, sets, count, seed, model, how, callables or {}, bar)
-    checks += [Check(*one) for one in found]
-    return Verification(folder, tuple(checks), _limits(drawn, total), frame)
+        how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream, "backend": backend}
+        total = count_cells(results)
+        drawn = total if count is None else min(count, total)
+        with progress(f"verify {folder.name}", max(1, drawn), "cell", show=show_progress and drawn > 0) as bar:
+            found, frame = remeasure_cells(results, sets, count, seed, model, how, callables or {}, bar)
+        checks += [Check(*one) for one in found]
+        return Verification(folder, tuple(checks), _limits(drawn, total), frame)
 
 
 _NO_CELL = "Not detected: values of the samples that the model does not give, because no cell was measured again."

@@ -43,7 +43,11 @@ class _Part(BaseModel):
 
 class _Model(_Part):
     name: str
+    source: str
+    revision: str | None
+    dtype: str
     weights_sha256: str
+    tokenizer_sha256: str | None
     backend: str
     weights_processed: bool
 
@@ -83,6 +87,7 @@ class _Noise(_Part):
 
 class _Checks(_Part):
     cells: Count
+    known: Count
     largest_difference: Size | None
     failed: list[str]
 
@@ -98,11 +103,26 @@ class _Auc(_Part):
     ci_high: float
 
 
+class _TestAuc(_Part):
+    layers: dict[str, Annotated[list[float | None], Field(min_length=5, max_length=5)]]
+    questions: Count
+
+
 class _Probe(_Part):
     probe_layer: int | None
     probe_layers: list[int]
+    test_auc: _TestAuc | None = None
     answer_text_auc: _Auc | None = None
     qa_text_auc: _Auc | None = None
+
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class _Answers(_Part):
+    answer_ids: list[TokenId]
+    wrong_ids: list[TokenId]
+    source_value: float | None = None
 
 
 class _Sweep(_Part):
@@ -113,6 +133,7 @@ class _Sweep(_Part):
     environment: _Environment
     noise: _Noise
     probe: _Probe | None = None
+    pairs: dict[str, _Answers] = Field(default_factory=dict)
     plan: dict[str, Any]
     checks: _Checks
     counts: _Counts
@@ -127,6 +148,8 @@ class _Sweep(_Part):
                 raise ValueError("probe is missing")
             if self.config.protocol != "swap" and self.probe.answer_text_auc is None:
                 raise ValueError("probe.answer_text_auc is missing")
+            if self.probe.test_auc is not None and list(self.probe.test_auc.layers) != [str(layer) for layer in self.config.layers]:
+                raise ValueError("probe.test_auc.layers are not those of config.layers")
         return self
 
 
@@ -206,6 +229,11 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         kind = schema.field(column).type
         if not _fits(column, kind):
             raise RunError(f"{file} is damaged: column {column} has the type {kind}. {_AGAIN}")
+        # pandas reads integers and flags with nulls as other types, if another program wrote the file.
+        if pa.types.is_integer(kind) and pd.api.types.is_float_dtype(table[column].dtype):
+            table[column] = table[column].astype("Int64")
+        if pa.types.is_boolean(kind) and table[column].dtype == object:
+            table[column] = table[column].astype("boolean")
     return table
 
 

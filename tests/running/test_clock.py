@@ -193,9 +193,11 @@ def test_verify_and_report_do_not_read_the_clock(models, at, tmp_path):
     at(MORNING)
     al.save_report(tmp_path / "out", tmp_path / "morning.html")
     assert (tmp_path / "evening.html").read_bytes() == (tmp_path / "morning.html").read_bytes()
-    found = al.verify_run(tmp_path / "out", model=model, cells=5, show_progress=False)
-    assert found.ok
-    assert found.table().set_index("what")["status"].filter(like="cells").tolist() == ["match"]
+    found = al.verify_run(tmp_path / "out", model=model, data=capitals(5), cells=5, show_progress=False)
+    assert found.ok, found
+    checks = found.table().set_index("what")
+    assert checks["status"].filter(like="cells").tolist() == ["match"]
+    assert checks["detail"].filter(like="inputs").iloc[0].endswith("drawn again")
 
 
 def test_the_study_in_a_report_repeats_the_prompts(models, at, tmp_path):

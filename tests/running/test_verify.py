@@ -59,6 +59,7 @@ SWEEPS = {
     ),
     "knockout, p_true": lambda m: al.knockout_sweep(m, questions(), readout="p_true", cut_layers=[1, 2], **TRUTH),
     "patch_tokens": lambda m: al.patch_tokens_sweep(m, questions(), base="all", **TRUTH),
+    "patch_tokens, true rows": lambda m: al.patch_tokens_sweep(m, questions(), **TRUTH),
     "answer_only": lambda m: al.answer_only_sweep(m, questions(), **TRUTH),
 }
 
@@ -91,7 +92,10 @@ def found(verified, what):
     return one
 
 
-@pytest.mark.parametrize("name", fast(["swap", "denoising", "nulls", "noise", "probe", "knockout", "patch_tokens"], SWEEPS))
+FAST = ["swap", "denoising", "nulls", "noise", "probe", "knockout", "patch_tokens, true rows"]
+
+
+@pytest.mark.parametrize("name", fast(FAST, SWEEPS))
 def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     verified = verify(written(name), tiny_model, cells=20)
     assert verified.ok, verified
@@ -198,6 +202,30 @@ def test_a_record_that_does_not_follow_from_its_run_is_a_mismatch(change, words,
     verified = verify(run, tiny_model, cells=1, data=capitals())
     problems = [f"{one.what.partition(':')[0]}: {one.detail}" for one in verified.checks if one.status == verifying.MISMATCH]
     assert re.match(words, "; ".join(problems)), verified
+
+
+@pytest.mark.parametrize("change", [{"questions": 99}, {"layers": {str(k): [0.5] * 5 for k in range(3)}}])
+def test_an_auc_of_rows_without_samples_is_read_again(change, copied, tiny_model):
+    run = copied("patch_tokens, true rows")
+    record = json.loads((run / "run.json").read_text())
+    record["sweeps"][0]["probe"]["test_auc"] |= change
+    (run / "run.json").write_text(json.dumps(record))
+    write_sums(run)
+    assert not verify(run, tiny_model, cells=1).ok
+
+
+def test_a_run_that_is_replaced_while_it_is_verified_is_named(copied, tiny_model, tmp_path, monkeypatch):
+    run, right = copied("swap"), verifying.find_changes
+
+    def find_changes(folder):
+        shutil.copytree(folder, tmp_path / "other")
+        folder.rename(tmp_path / "old")
+        (tmp_path / "other").rename(folder)
+        return right(folder)
+
+    monkeypatch.setattr(verifying, "find_changes", find_changes)
+    with pytest.raises(RunError, match="was replaced by another process while it was read"):
+        verify(run, tiny_model, cells=1)
 
 
 def test_another_figure_is_a_mismatch(copied):

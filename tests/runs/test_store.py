@@ -30,11 +30,14 @@ SWEEP = {
     "config": {
         "protocol": "swap", "seed": 0, "layers": [0], "anchors": ["exact_question"], "prompt": "qa", "add_bos": False,
     },
-    "model": {"name": "m", "weights_sha256": "", "backend": "hooked", "weights_processed": False},
+    "model": {
+        "name": "m", "source": "directory", "revision": None, "dtype": "float32", "weights_sha256": "", "tokenizer_sha256": None,
+        "backend": "hooked", "weights_processed": False,
+    },
     "data": {"name": "d", "source": "s", "sha256": "", "limit": None, "seed": 0, "examples": 1},
     "environment": {"versions": {}, "code_sha256": ""}, "verdict": "", "findings": {},
     "plan": {}, "counts": {"evaluated": 1, "dropped": {}}, "noise": {"floor": None, "cells": 0},
-    "checks": {"cells": 0, "largest_difference": None, "failed": []},
+    "checks": {"cells": 0, "known": 0, "largest_difference": None, "failed": []},
     "rows": {"examples": 1, "samples": 1, "curves": 1},
 }  # fmt: skip
 # No process has this tag: the start of the machine's first process is later.

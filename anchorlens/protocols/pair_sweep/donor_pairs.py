@@ -1,7 +1,7 @@
 """Pairs of inputs, one patched with activations of the other, and the tensors of a batch of pairs."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Reader
+from anchorlens.errors import RunError
 from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.typing import SlotStreams
@@ -67,6 +68,20 @@ class Pair(Generic[PromptT_co]):
     def slots(self, anchor: str, *controls: str) -> int | None:
         """Return the smallest number of patched positions over the controls; None if the pair has none of them at this anchor."""
         return min((len(p.target) for p in self.placements if p.anchor == anchor and p.control in controls), default=None)
+
+
+def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
+    """Raise RunError if a place of a stored pair has other lengths in target and source, or lies outside the source."""
+    for pair in pairs:
+        n_source = len((pair.source or pair.target).ids)
+        for place in pair.placements:
+            sizes, inside = (len(place.target), len(place.source)), max(place.source, default=0) < n_source
+            if sizes[0] != sizes[1] or not inside:
+                more = f"{sizes[0]} and {sizes[1]} positions" if inside else f"position {max(place.source)} of {n_source} tokens"
+                raise RunError(
+                    f"examples.parquet is damaged: example_id={pair.base.id!r}: {place.anchor} of the row and of {pair.donor_id!r} "
+                    f"cannot be paired: {more}. Make the run again."
+                )
 
 
 MakeStreams: TypeAlias = Callable[[Sequence[Pair[Any]], TokenBatch, Sequence[Slots]], Sequence[SlotStreams]]

@@ -21,7 +21,7 @@ from anchorlens.prompts.pairs import TokenizedPair, drop_pair
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.protocols.patch.metric_reading import (
     Answers,
     MetricReading,
@@ -242,6 +242,13 @@ def restore_patch(adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchI
     if missing := [name for name in stored.donor_ids if name not in record]:
         raise RunError(f"run.json lacks the answers of pair {missing[0]!r}, so its cells cannot be measured again.")
     answers = {name: (tuple(one["answer_ids"]), tuple(one["wrong_ids"])) for name, one in record.items()}
+    for name, both in answers.items():
+        if max((*both[0], *both[1]), default=0) >= adapter.shape.d_vocab:
+            raise RunError(f"run.json is damaged: answers of pair {name!r} are not in the vocabulary. Make the run again.")
+        if reason := lacks(spec.metric, *both):
+            raise RunError(
+                f"run.json is damaged: answers of pair {name!r} do not allow {spec.metric!r}: {reason}. Make the run again."
+            )
     pairs: list[PatchPair] = []
     partners: dict[str, TokenizedPrompt] = {}
     for name, (own, *other) in stored.donor_ids.items():
@@ -250,7 +257,9 @@ def restore_patch(adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchI
         if other:
             partners[name] = TokenizedPrompt(**stored.fields("donor", other[0]))
     controls = () if spec.controls == NONE else tuple(spec.controls)
+    check_stored_pairs(pairs)
     whole, lonely = _with_controls(adapter, spec, pairs, controls, lambda pair: partners.get(pair.base.id))
+    check_stored_pairs(whole)
     metric = spec.metric if callable(spec.metric) else str(spec.metric)
     reading, sites = MetricReading(metric, answers), (spec.site,)
     inputs = PatchInputs((), pairs[0].target.ids, sites, stored.layers, adapter.n_layers, whole, reading, controls, lonely)

@@ -84,8 +84,8 @@ class Patch(Specification):
     n_spot_checks: Annotated[int | None, Int(none="5 % of the work")] = argument(
         None,
         "Number of random cells that the reference engine measures again. If None, as many as take 5 % of the sweep's work, from 2 "
-        "to 64. A difference in the first batch stops the sweep, a later difference marks the run. What is written in every cell, and all "
-        "values that are known beforehand, are compared too; 0 disables all checks.", execution_only=True,
+        "to 64. A difference in the first batch stops the sweep, a later difference marks the run. What is written in every cell "
+        "and all values that are known beforehand are compared too; 0 disables all checks.", execution_only=True,
     )  # fmt: skip
     controls: Annotated[Any, _Controls()] = argument(
         AUTO,

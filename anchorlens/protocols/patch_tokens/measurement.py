@@ -4,7 +4,7 @@ Scope: one model, one data set and one donor rule per call. Not covered: answer 
 segments at once. A clean row and its patched inputs share a pass, so that rounding is the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -13,8 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.patches import no_progress
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import EmptySweepError
+from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
@@ -58,19 +62,20 @@ class PatchTokensInputs(ProbeSweepInputs):
             "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
             / sum(len(row.positions["exact_question"]) for row, _ in pairs),
         }  # fmt: skip
-        if self.clean is not None:
-            record["probe"]["test_auc"] = self._test_auc(spec, self.clean)
+        if self.clean is not None and len({row.answer.label for row, _ in pairs}) == 1:  # else the samples give the AUC
+            rows = [self.row(j) for j in range(len(self.test))]
+            record["probe"]["test_auc"] = _test_auc(self, rows, self.clean, spec)
         return record
 
-    def _test_auc(self, spec: PatchTokens, clean: Array) -> dict[str, Any]:
-        """Return the AUC of the clean probe over all test rows at each layer, with its bands."""
-        rows = [self.row(j) for j in range(len(self.test))]
-        labels = np.array([row.answer.label for row in rows], dtype=np.float64)
-        draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
-        bands = auc_band(draws.aucs(clean, labels), cross_fitted=len(self.probes["none"].splits) > 1)
-        ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
-        layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(self.layers, ends, strict=True)}
-        return {"layers": layers, "questions": draws.weights.shape[1]}
+
+def _test_auc(inputs: ProbeSweepInputs, rows: Sequence[TokenRow], clean: Array, spec: PatchTokens) -> dict[str, Any]:
+    """Return the AUC of the clean probe over all test rows at each layer, with its bands; ``clean``: [layer row]."""
+    labels = np.array([row.answer.label for row in rows], dtype=np.float64)
+    draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
+    bands = auc_band(draws.aucs(clean, labels), cross_fitted=len(inputs.probes["none"].splits) > 1)
+    ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
+    layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(inputs.layers, ends, strict=True)}
+    return {"layers": layers, "questions": draws.weights.shape[1]}
 
 
 def _pairs(variants: Sequence[Variant]) -> list[tuple[Variant, ...]]:
@@ -167,6 +172,20 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         gone = {row.example_id for row in stored.result.dropped if row.reason == PREDICTED_FALSE}
         left_out = [j for j, variants in enumerate(inputs.variants) if variants and inputs.row(j).id in gone]
         return replace(_without(inputs, left_out), q=np.zeros(len(inputs.test), dtype=np.bool_))
+
+    @override
+    def record_again(
+        self, adapter: Adapter, inputs: ProbeSweepInputs, spec: PatchTokens, stored: StoredInputs, rows: Collection[str]
+    ) -> dict[str, Any]:
+        """Read the clean probe at all test rows again, if its AUC does not follow from the samples."""
+        record = super().record_again(adapter, inputs, spec, stored, rows)
+        if "test_auc" in stored.result.record["probe"]:
+            reference, everyone = ReferenceEngine(adapter), (*stored.of("base"), *stored.of("test"))
+            size = rows_per_batch(adapter.shape, adapter.devices, max(len(row.ids) for row in everyone), None, None)
+            parts = [everyone[start : start + size] for start in range(0, len(everyone), size)]
+            read = [self.predict_split(reference, inputs, spec, ProbePass(part), inputs.layers, no_progress)[0] for part in parts]
+            record["probe"]["test_auc"] = _test_auc(inputs, everyone, np.concatenate(read, axis=1), spec)
+        return record
 
     @override
     def load_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:

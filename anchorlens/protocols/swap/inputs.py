@@ -20,7 +20,7 @@ from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
+from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.protocols.probe_sweep.variants import build_truth_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import (
@@ -222,6 +222,7 @@ def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInpu
     if spec.donors in STATISTIC_RULES:
         statistics = StreamStatistics(adapter, stored.of("donor"), spec.site, spec.seed)
     pairs = tuple(_load_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
+    check_stored_pairs(pairs)
     if spec.is_truth_readout:
         truth = TruthRows(base, (("test",) * len(base),), ())
     if spec.readout == "probe" and "none" not in stored.probes:
