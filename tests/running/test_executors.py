@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -37,12 +38,30 @@ from tests.tiers import fast
 pytestmark = [pytest.mark.usefixtures("small_shards"), pytest.mark.filterwarnings("ignore:Few rows")]
 OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_resamples": 20, "progress": False, "batch_size": 10}
+PATCH = {"n_resamples": 20, "progress": False, "batch_size": 1, "by": "layer"}
 SWEEPS = {
     "swap": lambda model, **more: al.swap_sweep(model, capitals(), null=tuple(NULL_CONTROLS), **(OPTIONS | more)),
     "knockout": lambda model, **more: al.knockout_sweep(model, questions(), **(TRUTH | {"layers": [0, 2]} | more)),
     "patch_tokens": lambda model, **more: al.patch_tokens_sweep(model, questions(), **(TRUTH | more)),
     "answer_only": lambda model, **more: al.answer_only_sweep(model, questions(), **(TRUTH | more)),
+    "patch": lambda model, **more: al.patch_sweep(model, pairs(), metric=rank(), **(PATCH | more)),
 }
+
+
+def rank():
+    """A metric that moves in steps and reads whole rows; made here, so that Ray sends its code to the workers."""
+    return lambda logits: (logits[:, -1] > logits[:, -1, 7:8]).sum(-1).float()
+
+
+@cache
+def pairs():
+    places = ("France", "Japan", "Italy", "Spain", "Peru", "Cuba", "Iran")
+    return al.load_pairs(
+        [
+            {"clean": f"The capital of {a} is", "corrupted": f"The capital of {b} is", "answer": " x", "wrong": " y"}
+            for a, b in pairwise(places)
+        ]
+    )
 
 
 @cache
@@ -139,7 +158,7 @@ LOCAL = (stop_and_resume, share_in_turn, share_without_shared_files)
 FORKED = (kill_and_resume, share_at_once)
 RAY = (with_ray, kill_a_ray_worker, stop_ray_and_resume_without)
 WAYS = {way.__name__: way for way in (*LOCAL, *FORKED, *RAY)}
-FAST = [*(f"swap {way.__name__}" for way in (*LOCAL, *FORKED)), "knockout stop_and_resume"]
+FAST = [*(f"swap {way.__name__}" for way in (*LOCAL, *FORKED)), "knockout stop_and_resume", "patch stop_and_resume"]
 
 
 @pytest.fixture(scope="module")
