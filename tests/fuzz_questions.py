@@ -243,6 +243,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+def _delimiter(text: str, usual: str) -> str:
+    """Return the delimiter of a table: the usual one, unless the header has several columns with one other alone."""
+    sizes: dict[str, int] = {}
+    header = text.lstrip("\r\n").partition("\n")[0]
+    for one in (",", ";", "\t", "|"):
+        try:
+            sizes[one] = len(_split_cells(header, one)[0])
+        except (RefusedError, IndexError):
+            sizes[one] = 0
+    others = [one for one, size in sizes.items() if one != usual and size > 1]
+    return others[0] if sizes[usual] == 1 and len(others) == 1 else usual
+
+
 def _records(case: Case) -> list[dict[str, Any]]:
     """Return the rows of an input as dictionaries."""
     if case.kind == "list":
@@ -254,9 +267,12 @@ def _records(case: Case) -> list[dict[str, Any]]:
         table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(case.content)).read()
         table.validate(full=True)
         return [_once([(n, table.column(j)[i].as_py()) for j, n in enumerate(table.column_names)]) for i in range(len(table))]
-    text = case.content.decode("utf8").removeprefix("\ufeff")
+    has_mark = case.content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    text = case.content.decode("utf-16" if has_mark else "utf8").removeprefix("\ufeff")
+    if text[1:2] == "\0":
+        raise RefusedError("null characters")
     if case.kind in {"csv", "tsv"}:
-        header, *lines = _split_cells(text, "," if case.kind == "csv" else "\t")
+        header, *lines = _split_cells(text, _delimiter(text, "," if case.kind == "csv" else "\t"))
         if any(len(line) != len(header) for line in lines):
             raise RefusedError("rows of unequal length")
         return [_once([(name, cell) for name, cell in zip(header, line, strict=True) if name]) for line in lines]
@@ -274,12 +290,18 @@ def _missing(value: object) -> bool:
     return value is None or value is pandas.NaT or (isinstance(value, float | Decimal) and value != value)
 
 
+def _bare(text: str) -> str:
+    """Return a text without white space and characters of width zero at its ends."""
+    inner = text.strip().strip("\u200b\u200e\u200f\u2060\ufeff")
+    return inner if inner == text else _bare(inner)
+
+
 def _text(value: object) -> str:
     """Return a cell as text, empty if missing."""
     if _missing(value):
         return ""
     if isinstance(value, str):
-        return value.strip()
+        return _bare(value)
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, Decimal):
@@ -318,8 +340,15 @@ def _answers(value: Any) -> list[str]:
 
 def expected_rows(case: Case) -> list[tuple[str, list[str], str, float | None]]:
     """Return question, answers, relation and popularity of each usable row; raise an exception for input without one meaning."""
-    rows = []
-    for row in _records(case):
+    rows, records = [], _records(case)
+    names = {
+        name for row in records for name, cell in row.items() if not _missing(cell) and not (isinstance(cell, str) and not cell)
+    }
+    for fields in (("question",), ("answers", "answer")):
+        near = [name for name in names if str(name).strip().casefold() in fields]
+        if len(near) == 1:
+            records = [{n.strip().casefold() if n == near[0] else n: cell for n, cell in row.items()} for row in records]
+    for row in records:
         ids, _ = _text(row.get("id")), _text(row.get("subject"))
         question, relation = _text(row.get("question")), _text(row.get("relation")) or _text(row.get("prop"))
         answers = _answers(row.get("answers")) or _answers(row.get("answer"))

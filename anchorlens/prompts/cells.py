@@ -21,6 +21,9 @@ _MOST_BITS = 1024
 # A text that begins so is a list or an object, not an answer such as "[sic] Lima".
 _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 
+# Blanks at the ends of a cell: white space, and characters of width zero, which web pages and spreadsheets leave there.
+_EDGES = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
+
 # Reason to drop a row -> characters, and their description.
 _BAD_CHARACTERS = {
     # Half of a UTF-16 pair, which cannot be written to a file.
@@ -56,13 +59,13 @@ def plain(value: Any) -> Any:
 
 
 def cell_text(value: object, where: str, field: str) -> str | None:
-    """Return a cell as stripped text: None if it is missing or blank; whole numbers without the ".0" of frames with gaps.
+    """Return a cell as text without blanks at its ends: None if it is missing or blank; whole numbers without the ".0" of frames.
 
     Raises:
         DataError: If the cell is neither text nor a finite number; the message names file, row and column.
     """
     if value is None or isinstance(value, str):
-        return (value or "").strip() or None
+        return _EDGES.sub("", value or "") or None
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(int(value)) if value == int(value) else repr(value)
     raise DataError(

@@ -15,7 +15,7 @@ from anchorlens.prompts.cells import cell_text, find_bad_character, load_json, r
 from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES, sample_rows
 from anchorlens.prompts.pairs import PairData, PromptPair, TokenText
-from anchorlens.prompts.read_rows import EXTENSIONS, Rows, file_rows, is_table, table_name, table_rows
+from anchorlens.prompts.read_rows import EXTENSIONS, Rows, file_extension, file_rows, file_stem, is_table, table_name, table_rows
 
 PairSource: TypeAlias = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | Any
 """Type of the first argument of ``load_pairs``."""
@@ -91,11 +91,11 @@ def _find_origin(source: object) -> _Origin:
         fix = "Give a list of dictionaries, a pandas frame, a datasets.Dataset, a file or the name of a sample."
         raise InputError(f"source={short_repr(source)}: no prompt pairs. {fix}", argument="source")
     path = Path(os.path.expanduser(os.fspath(source)))  # noqa: PTH111 - Path raises for an unknown user
-    suffix = path.suffix.lower()
+    suffix = file_extension(path)
     if isinstance(source, str) and suffix not in EXTENSIONS and path.name == source and not path.exists():
         fix = f"{did_you_mean(source, PAIR_SAMPLES)} For a file give its path ({', '.join(EXTENSIONS)})."
         raise InputError(f"source={source!r}: no such file or sample. {fix}", argument="source")
-    return _Origin(f"file:{path.name}", path.stem, suffix in (".csv", ".tsv"), lambda: file_rows(path))
+    return _Origin(f"file:{path.name}", file_stem(path), suffix in (".csv", ".tsv"), lambda: file_rows(path))
 
 
 def _check_columns(rows: Rows) -> None:

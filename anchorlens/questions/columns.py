@@ -1,10 +1,11 @@
 """Read the columns of the user's tables: ``columns=``, ``answers_sep=``, and checks of the required fields."""
 
+import string
 from collections.abc import Iterable, Mapping, Sequence
 
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.prompts.cells import unpack
+from anchorlens.prompts.cells import cell_text, unpack
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema
 from anchorlens.warn import warn
 
@@ -77,6 +78,50 @@ def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Sche
     ]
 
 
+def match_names(rows: Sequence[Row], schema: Schema) -> list[Row]:
+    """Rename required columns that differ from their field by case or blanks, such as ``Question``."""
+    names = _field_names(rows)
+    renames: dict[str, str] = {}
+    for group in schema.needed:
+        near = [name for name in names if name.strip().casefold() in group]
+        if not set(group) & set(names) and len(near) == 1:
+            renames[near[0]] = near[0].strip().casefold()
+    return [{renames.get(name, name): cell for name, cell in row.items()} for row in rows] if renames else list(rows)
+
+
+def resolve_choices(rows: Sequence[Row], schema: Schema, source: str) -> list[Row]:
+    """Replace an answer that names one of the row's ``choices`` by its text.
+
+    An answer is the number of a choice, from 0 (MMLU), or its label (ARC, whose choices have the lists ``text`` and ``label``; the
+    choices of a plain list are A, B, C ...). An answer that is itself one of the texts stays.
+
+    Raises:
+        DataError: If an answer is a number, but no choice has it.
+    """
+    return [_resolve_choice(row, schema, f"{source}, row {number}") for number, row in enumerate(rows, start=1)]
+
+
+def _resolve_choice(row: Row, schema: Schema, where: str) -> Row:
+    choices = unpack(row.get("choices", row.get("options")), where)
+    if isinstance(choices, Mapping):
+        texts, labels = choices.get("text"), choices.get("label")
+    else:
+        texts, labels = choices, string.ascii_uppercase
+    field = next((name for name in schema.answers if name in row), None)
+    if field is None or not isinstance(texts, list) or not isinstance(labels, Sequence):
+        return row
+    answer = cell_text(row[field], where, field) if isinstance(row[field], str | int | float) else None
+    if answer is None or answer in map(str, texts):
+        return row
+    if answer in labels[: len(texts)]:
+        return {**row, field: texts[labels.index(answer)]}
+    if not answer.isdecimal():
+        return row
+    if int(answer) >= len(texts):
+        raise DataError(f"{where}: {field}={answer}: there are {len(texts)} choices, numbered from 0. Write the answer as text.")
+    return {**row, field: texts[int(answer)]}
+
+
 def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool = True) -> None:
     """Raise DataError if a required field is missing in all rows; ``own`` if the user can rename columns."""
     names = _field_names(rows)
@@ -85,7 +130,9 @@ def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool 
         return
     fits = [name for name, other in SCHEMAS.items() if all(set(group) & set(names) for group in other.needed)]
     needed = {group[0]: "..." for group in missing}
-    fix = f" Its fields fit: {', '.join(fits)}." if fits else f" Pass columns={needed}." if own else ""
+    fix = f" Pass columns={needed}." if own else ""
+    if fits:
+        fix = f" Its fields fit: {', '.join(fits)}." + (f" Pass dataset_name={fits[0]!r}." if own else "")
     lacks = " and ".join(" or ".join(group) for group in missing)
     raise DataError(
         f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {join_words(sorted(names)) or 'no field'}.{fix}"
@@ -112,7 +159,7 @@ def split_answers(rows: Sequence[Row], schema: Schema, separator: object, source
 
 
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
-    """Warn once if answers of a csv or tsv file look like several answers in one cell, or like a missing value."""
+    """Warn once if answers of a file or table look like several answers in one text, or like a missing value."""
     cells = (next((row[field] for field in schema.answers if field in row), None) for row in rows)
     plain = ((i, _plain_answer(cell, f"{source}, row {i}")) for i, cell in enumerate(cells, 1))
     suspect = [(i, cell) for i, cell in plain if "|" in cell or ";" in cell or cell.casefold() in _MISSING]

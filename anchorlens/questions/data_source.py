@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.prompts.read_rows import EXTENSIONS, Rows, file_rows, is_table, table_name
+from anchorlens.prompts.read_rows import EXTENSIONS, Rows, file_extension, file_rows, file_stem, is_table, table_name
 from anchorlens.questions.schemas import SCHEMAS, Schema
 from anchorlens.questions.sources import KNOWN, SAMPLE_SUFFIX, find_dataset, hub_rows, question_rows, sample_rows
 
@@ -29,7 +29,6 @@ class Origin:
     name: str
     schema: Schema
     own: bool  # a file or table of the user's
-    cells: bool  # a csv or tsv file
     read: Callable[[], Rows]
 
 
@@ -54,19 +53,19 @@ def find_origin(
         if path is not None:
             raise InputError(f"path={short_repr(path)}: not allowed with a table. Pass one of them.", argument="path")
         label = dataset_name or table_name(name)
-        return Origin(table_name(name), label, _schema(label), True, False, lambda: question_rows(name))
+        return Origin(table_name(name), label, _schema(label), True, lambda: question_rows(name))
     if entry is not None and path is None:
         label, schema = dataset_name or entry.name, _schema(entry.name)
         if entry.kind == "sample":
-            return Origin(f"sample:{_stem(entry.name)}", label, schema, False, False, lambda: sample_rows(entry))
+            return Origin(f"sample:{_stem(entry.name)}", label, schema, False, lambda: sample_rows(entry))
         subset, part = config or entry.config, split or entry.split
         assert entry.hub_id is not None and part is not None  # a set of the hub
         source = f"hub:{entry.hub_id}[{':'.join(filter(None, (subset, part)))}{f'@{revision}' if revision else ''}]"
-        return Origin(source, label, schema, False, False, lambda hub_id=entry.hub_id: hub_rows(hub_id, subset, part, revision))
+        return Origin(source, label, schema, False, lambda hub_id=entry.hub_id: hub_rows(hub_id, subset, part, revision))
     file, label = _file(name, path)
-    schema = _schema(label, dataset_name)
-    cells = file.suffix.lower() in (".csv", ".tsv")
-    return Origin(f"file:{file.name}", dataset_name or label, schema, True, cells, lambda: file_rows(file))
+    names = (label, dataset_name) if isinstance(name, str) and path is not None else (dataset_name, label)
+    schema = _schema(*names)
+    return Origin(f"file:{file.name}", dataset_name or label, schema, True, lambda: file_rows(file))
 
 
 def _file(name: object, path: object) -> tuple[Path, str]:
@@ -93,7 +92,7 @@ def _file(name: object, path: object) -> tuple[Path, str]:
     elif name is not None or path is None:
         raise InputError(f"name={short_repr(name)}: must be {_ACCEPTED}.", argument="name")
     file = _path(path if name is None else name)
-    return file, file.stem
+    return file, file_stem(file)
 
 
 def _path(value: object) -> Path:
@@ -105,7 +104,7 @@ def _path(value: object) -> Path:
 
 def _is_file_name(name: str) -> bool:
     try:
-        return bool(name.strip()) and (_path(name).exists() or _path(name).suffix.lower() in EXTENSIONS)
+        return bool(name.strip()) and (_path(name).exists() or file_extension(_path(name)) in EXTENSIONS)
     except (OSError, ValueError):  # too long for a file name, or with a null character
         return False
 
@@ -116,5 +115,6 @@ def _stem(name: str) -> str:
 
 
 def _schema(*names: str | None) -> Schema:
-    """Return the schema of the first known name, else the user's own schema."""
-    return next((SCHEMAS[_stem(name)] for name in names if name and _stem(name) in SCHEMAS), SCHEMAS["own"])
+    """Return the schema of the first known name, in any case (the published file is popQA.tsv), else the user's own schema."""
+    stems = [_stem(name).casefold() for name in names if name]
+    return next((SCHEMAS[stem] for stem in stems if stem in SCHEMAS), SCHEMAS["own"])

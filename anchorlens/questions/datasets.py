@@ -18,7 +18,15 @@ from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.questions.accuracy import describe_accuracy, find_form
 from anchorlens.questions.answers import answer_type
-from anchorlens.questions.columns import check_columns, check_fields, rename_columns, split_answers, warn_of_cells
+from anchorlens.questions.columns import (
+    check_columns,
+    check_fields,
+    match_names,
+    rename_columns,
+    resolve_choices,
+    split_answers,
+    warn_of_cells,
+)
 from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
@@ -205,10 +213,12 @@ def _read(origin: Origin, columns: Mapping[str, str], answers_sep: str | None) -
     raw = origin.read()
     if not raw:
         raise DataError(f"{origin.source} has no rows. It needs one row per question.")
-    rows = split_answers(rename_columns(raw, columns, origin.schema, origin.source), origin.schema, answers_sep, origin.source)
-    check_fields(rows, origin.schema, origin.source, own=origin.own)
-    if origin.cells:
-        warn_of_cells(rows, origin.schema, origin.source)
+    schema, source = origin.schema, origin.source
+    rows = match_names(rename_columns(raw, columns, schema, source), schema)
+    check_fields(rows, schema, source, own=origin.own)
+    if origin.own:
+        rows = split_answers(resolve_choices(rows, schema, source), schema, answers_sep, source)
+        warn_of_cells(rows, schema, source)
     return rows
 
 
@@ -247,8 +257,9 @@ def load_qa(
         name: Known set (``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq``; from the hub, or a file of that schema with ``path``),
             embedded sample (``popqa-sample`` and so on), other name with ``path``, file (``"mine.csv"``, a ``Path``), pandas frame,
             ``datasets.Dataset``, or list of dictionaries or (question, answer) pairs; an answer is a text or a list of texts.
-        path: Local jsonl, json, csv, tsv or parquet file; lists in csv and tsv cells are JSON. Fields: ``question``, ``answers`` or
-            ``answer``; optional ``id``, ``relation``, ``answer_type``, ``popularity``, and the segments as ``subject_span`` and
+        path: Local jsonl, json, csv, tsv or parquet file, also compressed (``.csv.gz``); lists in csv and tsv cells are JSON. Rules:
+            docs/errors.md, "Question files". Fields: ``question``, ``answers`` or ``answer`` (with ``choices``, the number or letter
+            of one); optional ``id``, ``relation``, ``answer_type``, ``popularity``, and the segments as ``subject_span`` and
             ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and ``property``, which occur once
             in the question. A missing segment is found by rules (``annotation+rules``). If ``name`` is None, the set has the file's
             name, and ``popqa.jsonl`` the schema of ``popqa``.

@@ -44,7 +44,7 @@ class Schema:
 
 SCHEMAS = {
     "popqa": Schema("popqa", ("possible_answers", "obj"), ("prop", "relation"), ("s_pop", "popularity"), templated=True),
-    "triviaqa": Schema("triviaqa", ("answer",), ids=("question_id", "id")),
+    "triviaqa": Schema("triviaqa", ("answer",), ids=("question_id", "QuestionId", "id")),
     "hotpotqa": Schema("hotpotqa", ("answer",)),
     "nq": Schema("nq", ("answer",)),
     "own": Schema("own", ("answers", "answer"), ("relation", "prop"), ("popularity", "s_pop")),
@@ -75,14 +75,18 @@ def _first_text(row: Row, fields: Sequence[str], where: str) -> str | None:
 
 
 def read_answers(value: object, where: str = "cell", field: str = "answers") -> tuple[str, ...]:
-    """Return the gold aliases, the canonical one first, of a string, number, list, JSON or TriviaQA's object.
+    """Return the gold aliases, the canonical one first, of a string, number, list, JSON, or an object of TriviaQA or SQuAD.
 
     >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]'), read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
     (('Jem Cohen', 'Jem Alan Cohen'), ('Rome', 'Roma'))
     """
     value = unpack(value, where)
-    if isinstance(value, Mapping) and {"value", "aliases"} & set(value):
-        value = [value.get("value"), *_as_list(value.get("aliases"))]
+    if isinstance(value, Mapping):
+        parts = {str(name).casefold(): part for name, part in value.items()}  # the published file has Value and Aliases
+        if {"value", "aliases"} & set(parts):
+            value = [parts.get("value"), *_as_list(parts.get("aliases"))]
+        elif "text" in parts:
+            value = parts["text"]
     texts = (cell_text(item, where, field) for item in _as_list(value))
     return tuple(dict.fromkeys(text for text in texts if text is not None))
 
@@ -99,7 +103,7 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
     """Convert one row into a record: None for missing optional fields, empty for a missing question or answer."""
     raw = row.get("question")
     question = cell_text(raw, where, "question") or ""
-    left = len(raw) - len(raw.lstrip()) if isinstance(raw, str) else 0
+    left = raw.find(question) if isinstance(raw, str) else 0  # characters before the text
     spans, fault = dict[str, tuple[int, int]](), ""
     for field in ("subject_span", "property_span"):
         value = unpack(row.get(field), where)

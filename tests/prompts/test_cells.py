@@ -57,7 +57,7 @@ REFUSED = {
     "struct as question": (("a.parquet", parquet(question={"text": "Who"}, answers="x")), f"question=a dict: {NO_TEXT}"),
     "nested alias": (("a.jsonl", line('[["Paris"]]')), f"answers=['Paris']: {NO_TEXT}"),
     "nested alias as text": (("a.csv", f'{CSV}Who?,"[[""Paris""]]"'), f"answers=['Paris']: {NO_TEXT}"),
-    "object without value": (cell({"text": "Austen"}, "answers"), f"answers=a dict: {NO_TEXT}"),
+    "object without value": (cell({"label": "Austen"}, "answers"), f"answers=a dict: {NO_TEXT}"),
     "map": (("a.parquet", parquet(question="Who?", answers=MAP)), f"answers=['value', 'Paris']: {NO_TEXT}"),
     "true": (("a.jsonl", line("true")), f"answers=True: {NO_TEXT}"),
     "true in a list as text": (("a.csv", f'{CSV}Who?,"[True]"'), f"answers=True: {NO_TEXT}"),
@@ -97,7 +97,9 @@ REFUSED = {
     "parquet text not UTF-8": (("a.parquet", parquet(question=UTF8, answers="x")), "column 'question' cannot be read (In chunk 0"),
     "parquet fields": (("a.parquet", parquet(question="Who?", answers=FIELDS)), "a.parquet: column 'answers' cannot be read ("),
     "column name of two lines": (("a.csv", '"x\ny",answers\nWho?,x'), "It has answers, 'x\\ny'."),
-    "UTF-16": (("a.csv", f"{CSV}Who?,x".encode("utf-16")), "a.csv is not UTF-8 (byte 0). Save it as UTF-8."),
+    "half of UTF-16": (("a.csv", f"{CSV}Who?,x".encode("utf-16")[:-1]), "a.csv is not UTF-16 (byte "),
+    "UTF-16 without a mark": (("a.csv", f"{CSV}Who?,x".encode("utf-16-le")), "a.csv has null characters, as UTF-16 without a byte"),
+    "damaged gzip": (("a.csv.gz", b"\x1f\x8b\x08"), "a.csv.gz is not a readable gzip file ("),
 }  # fmt: skip
 
 

@@ -113,8 +113,11 @@ def test_invalid_columns_from_a_shell_are_refused(unchecked, text):
     ("row", "message"),
     [
         ({"q": 1, "entity": 2}, "it lacks question and answers or answer. It has entity, q. Pass columns={'question': '...', "),
-        ({"question": "q", "Answers": "a"}, "It has Answers, question. Pass columns={'answers': '...'}."),
-        ({"question": "q", "possible_answers": "a"}, "It has possible_answers, question. Its fields fit: popqa."),
+        ({"question": "q", "Gold": "a"}, "It has Gold, question. Pass columns={'answers': '...'}."),
+        (
+            {"question": "q", "possible_answers": "a"},
+            "It has possible_answers, question. Its fields fit: popqa. Pass dataset_name='popqa'.",
+        ),
     ],
 )  # fmt: skip
 def test_a_needed_column_that_is_missing(row, message):
@@ -134,16 +137,20 @@ def test_cells_with_several_answers_or_none_give_one_warning_per_file(tmp_path, 
     assert [e.answers for e in data.examples] == [(answer,)] * 3 + [("a|b", "c")]
 
 
-def test_other_cells_and_sources_give_no_warning(tmp_path):
-    rows = [{"question": "Who wrote Emma?", "answers": "Steins;Gate"}]
+@pytest.mark.parametrize("form", ["list", "frame", "jsonl"])
+def test_several_answers_in_one_text_give_a_warning_in_every_form(tmp_path, form):
+    rows = [{"question": "What is the capital of Peru?", "answers": "Lima; Ciudad de los Reyes"}]
+    source = {"list": rows, "frame": pandas.DataFrame(rows), "jsonl": write(tmp_path / "a.jsonl", rows)}[form]
+    with pytest.warns(UserWarning, match="row 1: the answer 'Lima; Ciudad de los Reyes' is read as one alias. Pass answers_sep=';'"):
+        load_qa(source)
+
+
+def test_lists_of_answers_give_no_warning(tmp_path):
+    rows = [{"question": "Who wrote Emma?", "answers": ["Steins;Gate"]}]
     plain = {"question": "Who wrote Ada?", "answers": "a Nan bread"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sets = [
-            load_qa(rows),
-            load_qa(write(tmp_path / "mine.jsonl", rows)),
-            load_qa(write(tmp_path / "mine.csv", [{**rows[0], "answers": ["Steins;Gate"]}])),
-        ]
+        sets = [load_qa(rows), load_qa(write(tmp_path / "mine.jsonl", rows)), load_qa(write(tmp_path / "mine.csv", rows))]
         none = load_qa(write(tmp_path / "none.csv", [plain, {**rows[0], "answers": ""}]))
     assert (len(none), none.dropped_counts) == (1, {"no_answer": 1})
     assert [example.answers for data in sets for example in data.examples] == [("Steins;Gate",)] * 3
