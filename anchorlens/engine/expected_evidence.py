@@ -150,9 +150,9 @@ class _Patches:
         Args:
             layer: Layer of the activations.
             other: Activations of the donors of some rows.
-            own: Those of the rows themselves; none if no row is moved.
+            own: Activations of the rows themselves; empty if no row is moved along directions.
             terms: Projections and squared norms of ``other``.
-            rows: The rows.
+            rows: Numbers of the rows in the batch.
         """
         source = self.swap.source
         assert source is not None  # see evidence_of_sources

@@ -207,15 +207,15 @@ def _read_bytes(path: Path) -> bytes:
 
 def file_stem(path: Path) -> str:
     """Return the name of a data file without its extensions: ``popqa`` of ``popqa.jsonl.gz``."""
-    return Path(_uncompressed(path.name)).stem
+    return Path(_without_gzip(path.name)).stem
 
 
 def file_extension(path: Path) -> str:
     """Return the extension that selects the format, in lower case: ``.jsonl`` of ``popqa.jsonl.gz``."""
-    return Path(_uncompressed(path.name)).suffix.lower()
+    return Path(_without_gzip(path.name)).suffix.lower()
 
 
-def _uncompressed(name: str) -> str:
+def _without_gzip(name: str) -> str:
     return name[: -len(_GZIP)] if name.lower().endswith(_GZIP) else name
 
 
