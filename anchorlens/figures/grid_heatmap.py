@@ -1,6 +1,6 @@
 """Heatmap of a grid of activation patches: layer by position, segment or head, one panel per sweep, with a slider over the pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -24,6 +24,8 @@ _AXIS_TITLES = {
 _ROW, _LEAST_INNER, _MOST_INNER, _AROUND = 14, 260, 900, 230
 _OUTLINE = {"color": INK, "width": 1.6}
 _WIDEST_LABEL, _MOST_ROW_LABELS = 14, 40
+# Label of a column whose tokens differ between the pairs of a mean.
+_DIFFERENT = "*"
 
 
 @runtime_checkable
@@ -102,7 +104,7 @@ def plot_grids(
     has_slider = len(names) > 1
     figure.update_layout(
         template="plotly_white", font={"size": 12, "color": INK}, paper_bgcolor="white", plot_bgcolor="white", showlegend=False,
-        title={"text": _title(heading, shown[0]), "x": 0.02, "font": {"size": 16}},
+        title={"text": _title(heading, shown[0], results[0]), "x": 0.02, "font": {"size": 16}},
         height=inner + _AROUND + SLIDER * has_slider, width=width, coloraxis=_colours(shown),
         margin={"t": 92, "b": 110 + SLIDER * has_slider, "l": 60, "r": 20}, meta={"caption": _caption(results, shown, quantity)},
     )  # fmt: skip
@@ -111,7 +113,9 @@ def plot_grids(
         figure.update_layout(
             sliders=[
                 {
-                    "steps": steps, "active": 0, "pad": {"t": 78}, "currentvalue": {"prefix": "Pair: ", "font": {"size": 12}},
+                    "steps": steps, "active": 0, "pad": {"t": 78},
+                    # The font of the steps is transparent.
+                    "currentvalue": {"prefix": "Pair: ", "font": {"size": 12, "color": INK}},
                     "ticklen": 2, "font": {"size": 9, "color": "rgba(0,0,0,0)"},
                 }
             ]
@@ -136,7 +140,12 @@ def _heading(results: Sequence[GridResult], quantity: str) -> str:
     names = {"effect": "Change of {}", "value_after": "{}", "recovered_share": "Recovered share of {}"}
     direction = "clean into corrupted" if config["direction"] == "denoising" else "corrupted into clean"
     site = f", {config['site']}" if len(results) == 1 else ""
-    return f"{names[quantity].format(config['metric'])}, {direction}{site}"
+    return f"{names[quantity].format(_metric(config))}, {direction}{site}"
+
+
+def _metric(config: Mapping[str, Any]) -> str:
+    """Return the name of the metric; of a function of the user, its own."""
+    return str(config["metric"]).removeprefix("callable:")
 
 
 def _groups(grid: Grid) -> str:
@@ -146,11 +155,12 @@ def _groups(grid: Grid) -> str:
 def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str) -> str:
     """Return what was patched and measured, and the meaning of colours and outlines."""
     config, grid = results[0].record["config"], grids[0]
+    metric = _metric(config)
     source, target = ("clean", "corrupted") if config["direction"] == "denoising" else ("corrupted", "clean")
     what = {
-        "effect": f"{config['metric']} after the patch minus before",
-        "value_after": f"{config['metric']} after the patch",
-        "recovered_share": f"share of the difference of {config['metric']} between corrupted (0) and clean (1) run",
+        "effect": f"{metric} after the patch minus before",
+        "value_after": f"{metric} after the patch",
+        "recovered_share": f"share of the difference of {metric} between corrupted (0) and clean (1) run",
     }[quantity]
     sites = " and ".join(str(one.record["config"]["site"]) for one in results)
     places = str(config["by"]).replace("head_position", "head and position")
@@ -164,9 +174,16 @@ def _caption(results: Sequence[GridResult], grids: Sequence[Grid], quantity: str
     return " ".join([*parts, *([grid.note] if grid.note else [])])
 
 
-def _title(heading: str, grid: Grid) -> str:
-    pairs = f"mean over {_groups(grid)}" if grid.pair == MEAN else f"pair {grid.pair}"
-    parts = [pairs, *(["outlined: cells that stand"] if grid.stands.any() else []), *([grid.note] if grid.note else [])]
+def _title(heading: str, grid: Grid, result: GridResult) -> str:
+    record = result.record
+    parts = [f"{record['model']['name']} on {record['data']['name']}"]
+    parts.append(f"mean over {_groups(grid)}" if grid.pair == MEAN else f"pair {grid.pair}")
+    if grid.stands.any():
+        parts.append("outlined: cells that stand")
+    if grid.pair == MEAN and any(_DIFFERENT in tokens for _, *tokens in _columns(grid, result)):
+        parts.append(f"{_DIFFERENT}: tokens that differ between pairs")
+    if grid.note:
+        parts.append(grid.note)
     about = escape("; ".join(parts), quote=False)
     return f'<b>{escape(heading, quote=False)}</b><br><span style="font-size:12px;color:#555555">{about}</span>'
 
@@ -294,7 +311,7 @@ def _step(name: str, grids: Sequence[Grid], results: Sequence[GridResult], headi
     }
     scale = _colours(grids)
     layout: dict[str, Any] = {f"coloraxis.{end}": scale[end] for end in ("cmin", "cmax")}
-    layout["title.text"] = _title(heading, grids[0])
+    layout["title.text"] = _title(heading, grids[0], results[0])
     for number, (grid, result) in enumerate(zip(grids, results, strict=True), start=1):
         ticks = _ticks(grid, result)
         axis = f"xaxis{number if number > 1 else ''}"

@@ -8,7 +8,7 @@ import pytest
 from anchorlens.errors import InputError
 from anchorlens.figures.export import caption_of
 from anchorlens.figures.grid_heatmap import plot_grids
-from anchorlens.figures.layout import fit_figure
+from anchorlens.figures.layout import INK, fit_figure
 from anchorlens.protocols.patch.patch_result import PatchGrid
 
 PLACES = {
@@ -25,17 +25,20 @@ class Result:
     example_ids: tuple[str, ...] = ("a", "b")
     no_mean: str = ""
     record: dict = field(default_factory=dict)
+    metric: str = "logit_diff"
+    first: str = "The"
 
     def __post_init__(self):
-        self.record = {"config": {"by": self.by, "site": "resid_pre", "metric": "logit_diff", "direction": "denoising"}}
+        config = {"by": self.by, "site": "resid_pre", "metric": self.metric, "direction": "denoising"}
+        self.record = {"config": config, "model": {"name": "gpt2"}, "data": {"name": "cats"}}
 
     def grid(self, pair="mean", quantity="effect", control="none"):
         places = PLACES[self.by]
         values = 100.0 * (pair == "b") + 10.0 * np.arange(2)[:, None] + np.arange(len(places))
         stands = np.zeros_like(values, dtype=bool)
         stands[1, :2] = pair == "mean"
-        tokens = ("",) * len(places) if self.by == "head" else ("The", " <cat>", " sat")[: len(places)]
-        other = tokens if self.by == "head" else ("The", " dog", " sat")[: len(places)]
+        tokens = ("",) * len(places) if self.by == "head" else (self.first, " <cat>", " sat")[: len(places)]
+        other = tokens if self.by == "head" else (self.first, " dog", " sat")[: len(places)]
         return PatchGrid(
             pair=str(pair), quantity=quantity, unit="logit", values=values, layers=(3, 4), places=places, clean_tokens=tokens,
             corrupted_tokens=other, stands=stands, by_construction=stands, n=12, note="",
@@ -55,6 +58,20 @@ def test_values_ticks_and_colours():
     segments = {(outline.x[i], outline.x[i + 1]) for i in range(0, len(outline.x), 3)}
     assert len(outline.x) == 18
     assert segments == {(-0.5, -0.5), (-0.5, 0.5), (0.5, 1.5), (1.5, 1.5)}
+
+
+def test_the_title_names_model_data_set_and_metric_and_explains_the_star():
+    title = plot_grids([Result(metric="callable:rank")]).layout.title.text
+    assert "<b>Change of rank, clean into corrupted, resid_pre</b>" in title
+    assert "gpt2 on cats; mean over 12 groups of pairs; outlined: cells that stand<" in title
+    stars = Result(first="*")
+    assert "*: tokens that differ between pairs" in plot_grids([stars]).layout.title.text
+    assert "*:" not in plot_grids([stars], pair="a").layout.title.text
+
+
+def test_the_name_of_the_pair_below_the_slider_is_visible():
+    (slider,) = plot_grids([Result()]).layout.sliders
+    assert slider.currentvalue.font.color == INK
 
 
 def test_the_slider_shows_the_mean_and_each_pair():
