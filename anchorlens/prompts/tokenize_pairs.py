@@ -16,11 +16,14 @@ from anchorlens.prompts.dataset import Dropped, PromptDataset, RowDropped
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData, PairPrompt, PromptPair, TokenizedPair, TokenText, drop_pair
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
+from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import pandas
 
 
+# From here on scripts of East Asia, which have no spaces between words.
+_FIRST_CJK = "\u2e80"
 _COLUMNS = (
     "id", "group", "clean", "corrupted", "answer", "wrong", "alignment", "unpaired_clean", "unpaired_corrupted", "drop_reason",
     "drop_detail",
@@ -170,6 +173,7 @@ def set_up_pairs(adapter: Adapter, data: PairData, spec: Any) -> PairContext:
         raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
     add_bos = resolve_add_bos(hf, spec.add_bos)
     kept, dropped = _tokenize(PairTokenizer(hf, add_bos, adapter.shape.n_ctx, adapter.shape.d_vocab), data)
+    _warn_of_missing_spaces([one.clean.pair for one in kept])
     return PairContext(
         adapter,
         name_of(adapter.model),
@@ -198,6 +202,29 @@ def _tokenize(tokenizer: PairTokenizer, data: PairData) -> tuple[list[TokenizedP
         except RowDropped as why:
             dropped.append(drop_pair(pair, data.name, why.reason, why.detail))
     return kept, dropped
+
+
+def _warn_of_missing_spaces(pairs: Sequence[PromptPair]) -> None:
+    """Warn once if answers continue the last word of their prompt, as "Paris" does after "France is"."""
+    joined = [
+        (pair.clean, answer)
+        for pair in pairs
+        for answer in (pair.answer, pair.wrong)
+        if isinstance(pair.clean, str) and isinstance(answer, str) and _ends_in_word(pair.clean) and _ends_in_word(answer[:1])
+        and not (pair.clean[-1].isdecimal() and answer[0].isdecimal())  # a number is continued, such as a year
+    ]  # fmt: skip
+    if joined:
+        prompt, answer = joined[0]
+        n = "1 answer begins" if len(joined) == 1 else f"{len(joined)} answers begin"
+        warn(
+            f"{n} without a space after a word: {shorten(prompt[-20:])} + {shorten(answer)}. Its first token is that of a continued "
+            f"word. Write {f' {answer}'!r}, if the answer is a word of its own."
+        )
+
+
+def _ends_in_word(text: str) -> bool:
+    """Return whether a text ends in a letter or digit of a script that separates words by spaces."""
+    return text[-1:].isalnum() and text[-1:] < _FIRST_CJK
 
 
 @dataclass(frozen=True)

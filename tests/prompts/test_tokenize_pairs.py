@@ -1,5 +1,7 @@
 """Tokenized pairs: BOS, answers of several tokens, segments, unpaired positions, and the reasons to drop a pair."""
 
+import warnings
+
 import pytest
 
 from anchorlens.errors import InputError
@@ -41,6 +43,28 @@ def test_prompts_have_the_tokens_of_their_text_and_named_positions(kind, bos):
     assert one.alignment == tuple((p, p) for p in range(len(one.clean.ids)))
     assert one.unpaired == ((), ())
     assert one.clean.columns() == {"question": "The ab is", "answer": "a", "wrong_answer": "b", "text": "The ab is"}
+
+
+@pytest.mark.parametrize(
+    ("clean", "answer", "is_said"),
+    [
+        ("The capital of France is", "Paris", True),
+        ("The capital of France is", " Paris", False),
+        ("The capital of France is ", "Paris", False),
+        ("It began in 1732 and ended in 17", "45", False),
+        ("\u6cd5\u56fd\u7684\u9996\u90fd\u662f", "\u5df4\u9ece", False),
+        ("He said: ", "yes", False),
+    ],
+)
+def test_an_answer_that_continues_the_last_word_gives_one_warning(tiny_model, clean, answer, is_said):
+    rows = [{"id": str(i), "clean": clean, "corrupted": f"{i} {clean}", "answer": answer, "wrong": "."} for i in range(3)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tokenize_pairs(tiny_model("gpt2"), rows)
+    said = [str(one.message) for one in caught if "without a space" in str(one.message)]
+    words = "3 answers begin without a space after a word: 'capital of France is' + 'Paris'. Its first token is that of a "
+    words += "continued word. Write ' Paris', if the answer is a word of its own."
+    assert said == ([words] if is_said else [])
 
 
 @pytest.mark.parametrize(("kind", "bos"), KINDS)
