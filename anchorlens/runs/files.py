@@ -28,8 +28,10 @@ from anchorlens.errors import RunError
 LOCK = "lock"
 # Name of the record of parts that are being removed.
 _REMOVED = "removed.json"
-# Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of the record.
-_PARTS = re.compile(r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.run\.json\..*\.tmp")
+# Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of record and logs.
+_PARTS = re.compile(
+    r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.(run\.json|log(-\d+-of-\d+)?\.jsonl)\..*\.tmp"
+)
 # Names in the folder of a sweep: notes, shards, damaged shards, and their temporary files.
 _SWEEP_PARTS = re.compile(r"(model|plan|environment|free_memory|empty)\.json|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp")
 

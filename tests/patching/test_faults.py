@@ -13,4 +13,4 @@ def test_a_few_faults_of_each_kind_are_found():
 
 @pytest.mark.slow
 def test_many_faults():
-    assert share_found(run_faults(120)) >= 0.95
+    assert share_found(run_faults(48)) >= 0.95

@@ -351,6 +351,29 @@ def test_a_copy_that_is_interrupted_goes_on(tmp_path, monkeypatch):
     refuse_missing(out)
 
 
+@pytest.mark.parametrize("number", range(10))
+def test_a_copy_that_is_killed_while_it_writes_a_file_goes_on(tmp_path, monkeypatch, number):
+    """The half of a file is left under its temporary name: of the record, a note, a shard or a log."""
+    out, other = tmp_path / "out", jobs(tmp_path / "machine" / "out", "1/2", "2/2")
+    right, written = merging.write_whole, []
+
+    def stop(file, data):
+        if len(written) == number:
+            file.with_name(f".{file.name}.{files.process_tag()}-0123abcd.tmp").write_bytes(data[:3])
+            raise KeyboardInterrupt
+        written.append(file)
+        right(file, data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(merging, "write_whole", stop)
+        copy_parts(out, [other])
+    copy_parts(out, [other])
+    assert shards_in(parts_of(out)) == 6
+    refuse_missing(out)
+    files.remove_parts(parts_of(out))
+    assert not parts_of(out).exists()
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [

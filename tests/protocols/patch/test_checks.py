@@ -20,7 +20,7 @@ def test_a_few_faults_of_each_kind_are_found():
 
 @pytest.mark.slow
 def test_many_faults():
-    assert share_found(run_faults(60)) >= 0.95
+    assert share_found(run_faults(24)) >= 0.95
 
 
 @pytest.mark.parametrize(("site", "layer"), [("resid_post", -1), ("attn_out", -1), ("resid_pre", 0)])
