@@ -93,33 +93,40 @@ def resolve_choices(rows: Sequence[Row], schema: Schema, source: str) -> list[Ro
     """Replace an answer that names one of the row's ``choices`` by its text.
 
     An answer is the number of a choice, from 0 (MMLU), or its label (ARC, whose choices have the lists ``text`` and ``label``; the
-    choices of a plain list are A, B, C ...). An answer that is itself one of the texts stays.
+    choices of a plain list are A, B, C ...). A text that is itself one of the choices stays; a number never is.
 
     Raises:
-        DataError: If an answer is a number, but no choice has it.
+        DataError: If an answer is a number, but no choice has it, or a text that is one choice and the number of another.
     """
     return [_resolve_choice(row, schema, f"{source}, row {number}") for number, row in enumerate(rows, start=1)]
 
 
 def _resolve_choice(row: Row, schema: Schema, where: str) -> Row:
     choices = unpack(row.get("choices", row.get("options")), where)
-    if isinstance(choices, Mapping):
-        texts, labels = choices.get("text"), choices.get("label")
-    else:
-        texts, labels = choices, string.ascii_uppercase
+    has_labels = isinstance(choices, Mapping)
+    texts = choices.get("text") if has_labels else choices
+    labels = choices.get("label") if has_labels else list(string.ascii_uppercase)
     field = next((name for name in schema.answers if name in row), None)
-    if field is None or not isinstance(texts, list) or not isinstance(labels, Sequence):
+    if field is None or not isinstance(texts, list) or not isinstance(labels, list):
         return row
-    answer = cell_text(row[field], where, field) if isinstance(row[field], str | int | float) else None
-    if answer is None or answer in map(str, texts):
+    value = row[field]
+    answer = cell_text(value, where, field) if isinstance(value, str | int | float) else None
+    if answer is None:
         return row
-    if answer in labels[: len(texts)]:
+    is_text = isinstance(value, str) and answer in map(str, texts)
+    if not is_text and answer in labels[: len(texts)]:
         return {**row, field: texts[labels.index(answer)]}
-    if not answer.isdecimal():
+    if not answer.isdecimal() or has_labels:
         return row
-    if int(answer) >= len(texts):
+    number = int(answer)
+    if is_text:
+        if number < len(texts) and str(texts[number]) != answer:
+            problem = "one choice has this text, another this number. Remove the column of choices, if it is the text"
+            raise DataError(f"{where}: {field}={answer}: {problem}.")
+        return row
+    if number >= len(texts):
         raise DataError(f"{where}: {field}={answer}: there are {len(texts)} choices, numbered from 0. Write the answer as text.")
-    return {**row, field: texts[int(answer)]}
+    return {**row, field: texts[number]}
 
 
 def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool = True) -> None:

@@ -67,6 +67,20 @@ def test_a_published_layout_is_read(case, tmp_path):
     assert data.name == more.get("name", path.name.partition(".")[0])
 
 
+@pytest.mark.parametrize(
+    ("choices", "answer", "found"),
+    [(["1", "2", "3"], 1, "2"), (["0", "4", "2"], 2.0, "2"), (CHOICES, "AB", "AB"), (["3", "1", "x"], "x", "x")],
+)
+def test_a_number_is_never_the_text_of_a_choice(choices, answer, found):
+    (example,) = load_qa([{"question": QUESTION, "choices": choices, "answer": answer}]).examples
+    assert example.answers == (found,)
+
+
+def test_a_text_that_is_one_choice_and_the_number_of_another_is_refused():
+    with pytest.raises(DataError, match="answer=1: one choice has this text, another this number"):
+        load_qa([{"question": QUESTION, "choices": ["1", "2"], "answer": "1"}])
+
+
 def test_a_number_without_a_choice_is_refused(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(lines({"question": QUESTION, "choices": CHOICES, "answer": 4}))
