@@ -8,13 +8,14 @@ DEV := $(VENV)/.installed-dev
 ALL := $(VENV)/.installed-all
 DOCS := $(VENV)/.installed-docs
 TL4 := .venv-tl4
+NEWEST := .venv-newest
 
 # On a busy machine, threads that wait by spinning keep each other from working: measured up to 30 times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-tl4 lint docs bench bench-quick clean
+.PHONY: help setup demo test test-all test-tl4 test-newest lint docs bench bench-quick clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,7 +59,8 @@ test: lint  ## lint, types and the fast tests
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "not slow" -n 2 --dist worksteal
 
 test-all: $(ALL) test-tl4  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray, site; and test-tl4
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist worksteal
+	@# One process more than cores: many of these tests wait for browsers, Ray or a disk.
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 3 --dist worksteal
 
 $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 	@echo "Installing anchorlens beside transformer-lens 4 in $(TL4) (some minutes the first time) ..."
@@ -69,6 +71,13 @@ $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 test-tl4: $(DEV) $(TL4)/.installed  ## the contract suite with transformer-lens 4, in an environment of its own
 	@OMP_NUM_THREADS=1 $(PY) -m tests.contract.smollm2 $(TL4)/hooked.json
 	@OMP_NUM_THREADS=1 ANCHORLENS_HOOKED_NUMBERS=$(TL4)/hooked.json $(TL4)/bin/python -m pytest -q -n 2 --dist worksteal tests/contract
+
+test-newest: | $(PY)  ## the fast tests with the newest versions that pyproject.toml allows, in an environment of its own
+	@rm -rf $(NEWEST)
+	@$(PY) -m venv $(NEWEST)
+	@$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]'
+	@$(NEWEST)/bin/python -m pip check
+	@OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -q -m "not slow" -n 2 --dist worksteal
 
 docs: $(DOCS)  ## the site, into site/: a broken link or anchor fails
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir site
@@ -87,5 +96,5 @@ bench-quick: $(RUN)  ## two small cases beside TransformerLens (five minutes at 
 	@$(PY) benchmarks/compare.py --quick --out runs/benchmarks-quick.json
 
 clean:  ## remove .venv, caches and built files (not the models in the user's cache)
-	rm -rf $(VENV) $(TL4) build dist runs site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TL4) $(NEWEST) build dist runs site .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

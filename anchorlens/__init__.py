@@ -1,6 +1,7 @@
 """anchorlens: does a language model's answer come from the question or from the answer?
 
-The names of ``__init__.pyi`` are imported on first use, so that ``import anchorlens`` is fast and loads no torch.
+The names of ``__init__.pyi`` are imported on first use, so that ``import anchorlens`` is fast and
+loads no torch.
 """
 
 import lazy_loader

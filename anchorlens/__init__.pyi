@@ -3,8 +3,20 @@
 from . import patching
 from .diagnosis.doctor import doctor
 from .diagnosis.model_check import Diagnosis
-from .errors import AnchorlensError, CheckError, EmptySweepError, HookError, InputError, LeakError, RunError
+from .errors import (
+    AnchorlensError,
+    CheckError,
+    EmptySweepError,
+    HookError,
+    InputError,
+    LeakError,
+    RunError,
+)
+from .figures.choose_figure import plot_heatmap
+from .figures.curves import plot_curves
+from .figures.diagnostics import plot_pathway_sizes, plot_probe_auc
 from .figures.export import save_figure, save_html
+from .loading.load_run import load_run
 from .models.card import ModelCard, model_card
 from .models.load import load_model
 from .models.names import known_models
@@ -26,14 +38,21 @@ from .questions.prompts import PromptText
 from .report.explorer import explore
 from .report.page import save_report
 from .results.adjusted_claims import adjust_claims
-from .results.saving import save_run
+from .results.both_directions import BothDirections
+from .results.comparison import Comparison
 from .results.sweep import SweepResult
-from .running.compare import Comparison, compare
+from .running.compare import compare
 from .running.executors import RayExecutor
-from .running.figures import plot_curves, plot_heatmap, plot_pathway_sizes, plot_probe_auc
-from .running.loading import load_run
-from .running.study import DatasetSpec, Study, plan_study, run_study
-from .running.sweeps import answer_only_sweep, knockout_sweep, patch_sweep, patch_tokens_sweep, swap_sweep
+from .running.run_study import plan_study, run_study
+from .running.saving import save_run
+from .running.study import DatasetSpec, Study
+from .running.sweeps import (
+    answer_only_sweep,
+    knockout_sweep,
+    patch_sweep,
+    patch_tokens_sweep,
+    swap_sweep,
+)
 from .running.verify import Verification, verify_run
 from .runs.store import load_curves
 
@@ -41,6 +60,7 @@ __version__: str
 __all__ = [
     "AnchorlensError",
     "AnswerOnly",
+    "BothDirections",
     "CheckError",
     "Comparison",
     "CrossFittedProbes",

@@ -1,6 +1,16 @@
-"""Allowed values of arguments; signatures, ``--help``, checks and tables are generated from them. Imports nothing."""
+"""Allowed values of arguments; signatures, ``--help``, checks and tables are generated from them.
 
-QUESTION_ANCHORS = ("exact_question", "subject", "property", "subject_last", "question_rest", "prompt_last")
+Imports nothing.
+"""
+
+QUESTION_ANCHORS = (
+    "exact_question",
+    "subject",
+    "property",
+    "subject_last",
+    "question_rest",
+    "prompt_last",
+)
 ANSWER_ANCHORS = ("answer", "pre_answer", "pre_answer_all")
 ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
 """Roles of token positions in a row."""
@@ -25,15 +35,26 @@ DELTA_KINDS = ("confidence", "signed", "true_label")
 SPLIT_RULES = ("fixed", "per_layer")
 
 DIRECTIONS = ("noising", "denoising")
+BOTH_DIRECTIONS = "both"
+"""Value of ``direction`` with which a swap is measured in each direction."""
 ALIGNMENTS = ("equal", "last")
 ROW_RULES = ("same_relation", "random")
 STATISTIC_RULES = ("mean", "zero", "noise")
 DONOR_RULES = ROW_RULES + STATISTIC_RULES
 DONOR_FUNCTION = "a function (row, pool) that returns rows of the pool"
-NULL_CONTROLS = {"same_role": "same_role", "norm_matched": "norm_matched", "displaced": "null"}
+NULL_CONTROLS = {
+    "same_role": "same_role",
+    "norm_matched": "norm_matched",
+    "displaced": "null",
+    "same_answer": "same_answer",
+}
 """Null of a swap -> value of the column ``control``; the null of the first claim first."""
+DIRECTION_RULES = ("data", "gaussian")
+"""Directions of ``norm_matched``: the difference of two other rows, or Gaussian."""
 NULL_REGIONS = ("question", "prompt")
-"""Region of the positions of ``displaced``: the row's own part of the prompt, or the whole prompt."""
+"""Region of the positions of ``displaced``: the row's own part of the prompt, or the whole
+prompt.
+"""
 
 SETTINGS = ("prompt", "answers", "distractor", "split", "known_only")
 """Arguments that distinguish curves of one model and data set; "" if a protocol lacks one."""
@@ -48,7 +69,8 @@ SHARE = "share"
 """Metric of curves of a swap only: ΔP as a percentage of mean P before."""
 POINTS = "percentage points"
 """Unit of the change of a probability; the values themselves are in [0, 1]."""
-AUC, SIZE = "auc", "size"
+AUC = "auc"
+SIZE = "size"
 """Metrics of figures only: the AUC of a probe, and the number of questions of a pathway."""
 
 DIFFERENCE = "difference"
@@ -57,7 +79,11 @@ DIFFERENCE = "difference"
 MIN_QUESTIONS_FOR_CLAIM = 10
 """Number of questions of a group below which nothing is claimed."""
 MIN_QUESTIONS_FOR_LAYERS = 20
-"""Number of questions below which a claim names no layers."""
+"""Number of questions or clusters below which a claim names no layers."""
+MIN_QUESTIONS_FOR_SWAP_CLAIM = 20
+"""Number of questions below which nothing is claimed of a swap."""
+MIN_CLUSTERS = 10
+"""Number of relations or templates from which on whole ones are drawn instead of questions."""
 
 BACKENDS = ("hooked", "bridge")
 KNOCKOUT_MODES = ("mask", "zero")
@@ -78,11 +104,17 @@ SPLITS = ("train", "validation", "test")
 SHARES = {"train": 0.45, "validation": 0.15, "test": 0.4}
 """Shares of the questions with one split."""
 
-_DRAW_LABELS = {"exact_question": "question", "pre_answer": "answer_site", "pre_answer_all": "answer_site_all"}
+_DRAW_LABELS = {
+    "exact_question": "question",
+    "pre_answer": "answer_site",
+    "pre_answer_all": "answer_site_all",
+}
 
 
 def draw_label(anchor: str) -> str:
-    """Return the label of an anchor in the seeds of random draws; it is fixed, since another label draws other nulls."""
+    """Return the label of an anchor in the seeds of random draws; it is fixed, since another label
+    draws other nulls.
+    """
     return _DRAW_LABELS.get(anchor, anchor)
 
 

@@ -1,17 +1,30 @@
-"""Format the user's values in messages."""
+"""Format the user's values in messages, and text tables."""
 
+import json
 import operator
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 # Maximum number of names listed in a message.
 _MOST = 8
 _LONGEST = 60
 # Maximum length of a path or of another library's message.
 _LONGEST_LINE = 300
+# Characters that a terminal obeys or that change how the text around them is shown: C0 without tab
+# and line end, DEL and C1; marks of direction; line separators; invisible characters and tags;
+# halves of characters.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# A hyphen before a digit that does not join two numbers or words, as in "layers 3-8".
+_NEGATIVE = re.compile(r"(?<![\w.)\]])-(?=\d)")
 
 
 def as_int(value: object) -> int | None:
-    """Return a whole number of any type (also numpy's) as an int; None for other values, such as True and 3.0."""
+    """Return a whole number of any type (also numpy's) as an int; None for other values, such as
+    True and 3.0.
+    """
     if isinstance(value, bool):
         return None
     try:
@@ -27,6 +40,23 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def escape_hidden(text: str) -> str:
+    """Return a text for a terminal, with control, bidi and invisible characters as escapes; tabs
+    and line ends stay.
+
+    >>> print(escape_hidden("run\x1b[31m \u202egnp.exe"))
+    run\\x1b[31m \\u202egnp.exe
+    """
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def escape_hidden_json(text: str) -> str:
+    """Return a JSON text for a terminal: the same value, with hidden characters as escapes of
+    JSON.
+    """
+    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def short_repr(value: object) -> str:
@@ -65,7 +95,8 @@ def shorten(text: str) -> str:
 
 
 def one_line(value: object) -> str:
-    """Return a name, path or error as one line of at most 300 characters; the repr of a text with control characters.
+    """Return a name, path or error as one line of at most 300 characters; the repr of a text with
+    control characters.
 
     >>> one_line("answers"), one_line(" answers"), one_line(ValueError("bad\\nvalue"))
     ('answers', "' answers'", 'bad value')
@@ -73,3 +104,31 @@ def one_line(value: object) -> str:
     text = " ".join(str(value).split()) if isinstance(value, Exception) else str(value)
     text = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
     return text if text.isprintable() and text == text.strip() else repr(text)
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows as a text table with left-aligned columns, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def list_counts(counts: Mapping[str, int]) -> str:
+    """Return counts as text, in their order.
+
+    >>> list_counts({"no_subject": 3, "too_long": 1})
+    'no_subject 3, too_long 1'
+    """
+    return ", ".join(f"{name} {n}" for name, n in counts.items())
+
+
+def minus(text: str) -> str:
+    """Return a text with a typographic minus sign in negative numbers.
+
+    >>> minus("-9.7 [-19.3, +1.1] at layers 3-8")
+    '−9.7 [−19.3, +1.1] at layers 3-8'
+    """
+    return _NEGATIVE.sub("\N{MINUS SIGN}", text)

@@ -1,11 +1,13 @@
 """Exceptions of anchorlens, with one base class.
 
-A message has the form "``name=value``: problem. Fix.". ``exit_code`` is the exit code of the command line: 2 if the user's input has
-to change, 1 if the input was valid and the work failed.
+A message has the form "``name=value``: problem. Fix.". ``exit_code`` is the exit code of the
+command line: 2 if the user's input has to change, 1 if the input was valid and the work failed.
 """
 
 import difflib
 from collections.abc import Iterable
+
+from anchorlens.display import escape_hidden
 
 # Maximum number of names listed in a message.
 _MOST = 40
@@ -20,17 +22,36 @@ class AnchorlensError(Exception):
 
     Attributes:
         arguments: Names of the arguments that have to change; empty if unknown.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> try:
+        ...     al.load_qa("popqq")
+        ... except al.AnchorlensError as error:
+        ...     print(error.arguments, error.exit_code)
+        ('name',) 2
     """
 
     exit_code: int = 1
 
     def __init__(self, *message: object, argument: str = "") -> None:
-        super().__init__(*message)
+        super().__init__(
+            *(escape_hidden(part) if isinstance(part, str) else part for part in message)
+        )
         self.arguments = (argument,) if argument else ()
 
 
 class InputError(AnchorlensError):
-    """Invalid input: an argument, a file or a name."""
+    """Invalid input: an argument, a file or a name.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> try:
+        ...     al.load_qa("popqa-sample", limit=0)
+        ... except al.InputError as error:
+        ...     print(error)
+        limit=0: must be an integer >= 1, or None for all rows.
+    """
 
     exit_code = 2
 
@@ -40,7 +61,9 @@ class ModelNotFoundError(InputError):
 
 
 class UnsupportedModelError(InputError):
-    """The model exists, but this package cannot map it onto a HookedTransformer without changing its numbers."""
+    """The model exists, but this package cannot map it onto a HookedTransformer without changing
+    its numbers.
+    """
 
 
 class CheckpointError(InputError):
@@ -68,11 +91,30 @@ class DonorError(InputError):
 
 
 class EmptySweepError(InputError):
-    """No row can be measured; the message gives the number of dropped rows by reason."""
+    """No row can be measured; the message gives the number of dropped rows by reason.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> data = al.load_qa("popqa-sample")
+        >>> try:
+        ...     sweep = al.swap_sweep(model, data, known_only=True)  # doctest: +SKIP
+        ... except al.EmptySweepError:  # the model knows no answer
+        ...     sweep = al.swap_sweep(model, data)
+    """
 
 
 class LeakError(InputError):
-    """Test questions were used for training or selection, so the scores would be invalid."""
+    """Test questions were used for training or selection, so the scores would be invalid.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> probe = al.TruthProbe().fit([[0.0], [1.0]], [0, 1], question_ids=["a", "b"])
+        >>> try:
+        ...     probe.predict([[0.5]], ["a"])
+        ... except al.LeakError:
+        ...     print(probe.predict([[0.9]], ["c"]))
+        [1]
+    """
 
 
 class ShapeError(InputError):
@@ -80,11 +122,27 @@ class ShapeError(InputError):
 
 
 class HookError(AnchorlensError):
-    """A hook did not run as often as planned, so the intervention is incomplete."""
+    """A hook did not run as often as planned, so the intervention is incomplete.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> try:
+        ...     sweep = al.swap_sweep(model, data)  # doctest: +SKIP
+        ... except al.HookError:  # an unusual model: ask which hook is at fault
+        ...     print(al.doctor(model))
+    """
 
 
 class CheckError(AnchorlensError):
-    """Two independent computations of a number disagree."""
+    """Two independent computations of a number disagree.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> try:
+        ...     sweep = al.swap_sweep(model, data)  # doctest: +SKIP
+        ... except al.CheckError:  # a spot check failed: one full forward pass per cell
+        ...     sweep = al.swap_sweep(model, data, engine="reference")
+    """
 
 
 class WorkerError(AnchorlensError):
@@ -92,7 +150,16 @@ class WorkerError(AnchorlensError):
 
 
 class RunError(InputError):
-    """A run directory is missing, incomplete, of another schema version, or exists already."""
+    """A run directory is missing, incomplete, of another schema version, or exists already.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> try:
+        ...     al.load_run("no/such/run")
+        ... except al.RunError:
+        ...     print("measure it first")
+        measure it first
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -104,7 +171,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     # Names that contain the word are better suggestions than names of similar spelling.
     part = [name for name in names if word and word in name.split("_")]
-    near = list(dict.fromkeys([*part, *difflib.get_close_matches(word, names, n=3, cutoff=0.6)]))[:3]
+    alike = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    near = list(dict.fromkeys([*part, *alike]))[:3]
     if near:
         return "Did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
     more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""

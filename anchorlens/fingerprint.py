@@ -1,8 +1,9 @@
 """User functions: name in outputs, number of arguments, and a fingerprint of the computation.
 
-The fingerprint of a function covers its compiled code, inner functions, defaults and closure. Constants and functions of its module
-that it reads are included. That of an object covers its attributes and its class's own members. Source text, line numbers, memory
-addresses and hash seeds do not matter, so every process of one Python version gives the same fingerprint.
+The fingerprint of a function covers its compiled code, inner functions, defaults and closure.
+Constants and functions of its module that it reads are included. That of an object covers its
+attributes and its class's own members. Source text, line numbers, memory addresses and hash seeds
+do not matter, so every process of one Python version gives the same fingerprint.
 """
 
 import dis
@@ -19,8 +20,15 @@ from anchorlens.errors import AnchorlensError, InputError
 T = TypeVar("T")
 
 _LENGTH = 12
-# Flags of a code object that its instructions do not show: *args, **kwargs and the kinds of generator.
-_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# Flags of a code object that its instructions do not show: *args, **kwargs and the kinds of
+# generator.
+_FLAGS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 _CONSTANTS = (bool, str, bytes, int, float, complex, range)
 
 
@@ -34,7 +42,8 @@ def callable_name(fn: Callable[..., Any]) -> str:
 
 
 def takes(fn: Callable[..., Any], count: int) -> bool:
-    """Return whether a function can be called with ``count`` positional arguments; True if Python cannot tell.
+    """Return whether a function can be called with ``count`` positional arguments; True if Python
+    cannot tell.
 
     >>> takes(lambda question: None, 1), takes(lambda question: None, 2)
     (True, False)
@@ -50,24 +59,51 @@ def takes(fn: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def call_user_function(argument: str, fn: Callable[..., T], error: type[InputError] = InputError, /, **values: Any) -> T:
+def takes_row(fn: Callable[..., Any]) -> bool:
+    """Return whether a metric function takes a row after the logits.
+
+    It does if it needs two positional arguments, or if the second one has the name ``row``.
+
+    >>> takes_row(lambda logits, row: 0), takes_row(lambda logits, scale=1.0: 0)
+    (True, False)
+    """
+    if not takes(fn, 1):
+        return takes(fn, 2)
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    return takes(fn, 2) and len(parameters) > 1 and parameters[1].name == "row"
+
+
+def call_user_function(
+    argument: str, fn: Callable[..., T], error: type[InputError] = InputError, /, **values: Any
+) -> T:
     """Call a user function with positional ``values``.
 
     Raises:
-        InputError: If the function raises; the message names the function and its arguments. Out of memory and errors of this
-            package are not wrapped.
+        InputError: If the function raises; the message names the function and its arguments. Out of
+            memory and errors of this package are not wrapped.
     """
     try:
         return fn(*values.values())
-    except Exception as why:  # a user function can raise anything; the error is raised again with its arguments
-        if isinstance(why, (AnchorlensError, MemoryError)) or "out of memory" in str(why) or "allocate memory" in str(why):
+    # A user function can raise anything; the error is raised again with its arguments.
+    except Exception as why:
+        if (
+            isinstance(why, (AnchorlensError, MemoryError))
+            or "out of memory" in str(why)
+            or "allocate memory" in str(why)
+        ):
             raise
         name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
-        given = ", ".join(
-            f"{key} {list(value.shape)}" if hasattr(value, "shape") else f"{key}={short_repr(value)}"
-            for key, value in values.items()
-        )
-        raise error(f"{argument}={name} raised {type(why).__name__}({why}) for {given}.", argument=argument) from why
+        given: list[str] = []
+        for key, value in values.items():
+            shape = getattr(value, "shape", None)
+            given.append(f"{key}={short_repr(value)}" if shape is None else f"{key} {list(shape)}")
+        raise error(
+            f"{argument}={name} raised {type(why).__name__}({why}) for {', '.join(given)}.",
+            argument=argument,
+        ) from why
 
 
 def fingerprint(fn: Callable[..., Any]) -> str:
@@ -76,13 +112,16 @@ def fingerprint(fn: Callable[..., Any]) -> str:
     Args:
         fn: A function, lambda, method, class, ``functools.partial`` or object with ``__call__``.
     """
-    value = fn if isinstance(fn, (FunctionType, BuiltinFunctionType, MethodType, functools.partial)) else [fn, _members(fn)]
+    is_function = isinstance(fn, (FunctionType, BuiltinFunctionType, MethodType, functools.partial))
+    value = fn if is_function else [fn, _members(fn)]
     return _hasher()("sha1").hash(value)[:_LENGTH]
 
 
 @functools.cache
 def _hasher() -> Any:
-    """Return joblib's hasher of values, extended by functions, code and tensors; imported on first use."""
+    """Return joblib's hasher of values, extended by functions, code and tensors; imported on first
+    use.
+    """
     from joblib.hashing import NumpyHasher
 
     class Hasher(NumpyHasher):
@@ -97,7 +136,13 @@ def _hasher() -> Any:
                 self._functions.append(obj)
             try:
                 super().save(_parts(obj))
-            except (TypeError, AttributeError, NotImplementedError, RecursionError, pickle.PicklingError):
+            except (
+                TypeError,
+                AttributeError,
+                NotImplementedError,
+                RecursionError,
+                pickle.PicklingError,
+            ):
                 super().save(("opaque", type(obj).__module__, type(obj).__qualname__))
 
     return Hasher
@@ -106,19 +151,44 @@ def _hasher() -> Any:
 def _parts(value: Any) -> Any:
     """Return plain data for values that pickle stores by reference or address, or cannot store."""
     if isinstance(value, FunctionType):
-        cells = [[cell.cell_contents] if _has_contents(cell) else [] for cell in value.__closure__ or ()]
-        return ["function", value.__code__, value.__defaults__, value.__kwdefaults__, cells, dict(_globals_read(value))]
+        cells = [
+            [cell.cell_contents] if _has_contents(cell) else [] for cell in value.__closure__ or ()
+        ]
+        return [
+            "function",
+            value.__code__,
+            value.__defaults__,
+            value.__kwdefaults__,
+            cells,
+            dict(_globals_read(value)),
+        ]
     if isinstance(value, CodeType):
         facts = (
-            value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags & _FLAGS, value.co_code,
-            getattr(value, "co_exceptiontable", b""), value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars,
-        )  # fmt: skip
+            value.co_argcount,
+            value.co_posonlyargcount,
+            value.co_kwonlyargcount,
+            value.co_flags & _FLAGS,
+            value.co_code,
+            getattr(value, "co_exceptiontable", b""),
+            value.co_names,
+            value.co_varnames,
+            value.co_freevars,
+            value.co_cellvars,
+        )
         # Python 3.10 stores an inner function's qualified name, which contains the outer function.
-        return ["code", facts, [c.rsplit(".<locals>.", 1)[-1] if isinstance(c, str) else c for c in value.co_consts]]
+        return [
+            "code",
+            facts,
+            [c.rsplit(".<locals>.", 1)[-1] if isinstance(c, str) else c for c in value.co_consts],
+        ]
     if isinstance(value, MethodType):
         return ["method", value.__func__, type(value.__self__), value.__self__]
     if isinstance(value, (type, ModuleType)):
-        return ["name", getattr(value, "__module__", ""), getattr(value, "__qualname__", value.__name__)]
+        return [
+            "name",
+            getattr(value, "__module__", ""),
+            getattr(value, "__qualname__", value.__name__),
+        ]
     if isinstance(value, frozenset):
         return ["frozenset", set(value)]
     if callable(wrapped := inspect.getattr_static(value, "__wrapped__", None)):
@@ -142,7 +212,9 @@ def _globals_read(fn: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the constants and functions of its module that a function reads and does not set."""
     for name in sorted(_global_names(fn.__code__)):
         value = fn.__globals__.get(name)
-        if _is_constant(value) or (isinstance(value, FunctionType) and value.__module__ == fn.__module__):
+        if _is_constant(value) or (
+            isinstance(value, FunctionType) and value.__module__ == fn.__module__
+        ):
             yield name, value
 
 
@@ -150,7 +222,10 @@ def _global_names(code: CodeType) -> set[str]:
     steps = list(dis.get_instructions(code))
     names = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
     names -= {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
-    return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names |= _global_names(inner)
+    return names
 
 
 def _is_constant(value: Any) -> bool:
@@ -160,11 +235,18 @@ def _is_constant(value: Any) -> bool:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    """Return the methods, properties and constants that a class, or the class of an object, defines itself."""
+    """Return the methods, properties and constants that a class, or the class of an object, defines
+    itself.
+    """
     cls = value if isinstance(value, type) else type(value)
-    inner = ("__func__", "fget", "func")
-    return {
-        name: next((getattr(member, part) for part in inner if hasattr(member, part)), member)
-        for name, member in vars(cls).items()
-        if name == "__call__" or not name.startswith("__")
-    }
+    members: dict[str, Any] = {}
+    for name, member in vars(cls).items():
+        if name.startswith("__") and name != "__call__":
+            continue
+        members[name] = member
+        # The function of a class method, a property or a partial.
+        for inner in ("__func__", "fget", "func"):
+            if hasattr(member, inner):
+                members[name] = getattr(member, inner)
+                break
+    return members

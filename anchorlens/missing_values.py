@@ -11,15 +11,34 @@ if TYPE_CHECKING:
     import pandas
 
 _TEXT = (
-    "anchor", "pathway", "site", "probe_site", "donor_rule", "knockout_mode", "readout", "delta_kind", *SETTINGS, "donor_id",
-    "drop_reason", "drop_detail", "text", "relation", "answer_type", "span_source", "wrong_answer",
-)  # fmt: skip
+    "anchor",
+    "pathway",
+    "site",
+    "probe_site",
+    "donor_rule",
+    "knockout_mode",
+    "readout",
+    "delta_kind",
+    *SETTINGS,
+    "donor_id",
+    "cluster",
+    "drop_reason",
+    "drop_detail",
+    "text",
+    "relation",
+    "answer_type",
+    "span_source",
+    "wrong_answer",
+)
 
 
 def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """Return a table with null for every value that is missing."""
-    text = {name: frame[name].astype(object) for name in _TEXT if name in frame}
-    changed = {name: own.where(own.notna() & (own != ""), None) for name, own in text.items()}
+    changed: dict[str, pandas.Series] = {}
+    for name in _TEXT:
+        if name in frame:
+            text = frame[name].astype(object)
+            changed[name] = text.where(text.notna() & (text != ""), None)
     if "window" in frame:
         window = frame["window"].astype("Int64")
         changed["window"] = window.where(window != 0)
@@ -28,7 +47,11 @@ def with_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 
 def without_nulls(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """Invert :func:`with_nulls`: replace null by "" and 0."""
-    changed = {name: frame[name].astype(object).where(frame[name].notna(), "") for name in _TEXT if name in frame}
+    changed: dict[str, pandas.Series] = {}
+    for name in _TEXT:
+        if name in frame:
+            text = frame[name].astype(object)
+            changed[name] = text.where(text.notna(), "")
     if "window" in frame:
         changed["window"] = frame["window"].astype("Int64").fillna(0).astype("int64")
     return frame.assign(**changed)

@@ -1,30 +1,143 @@
-"""Progress display: a bar in a terminal or notebook; in a pipe or log file, a line every ten seconds."""
+"""Progress display: a bar in a terminal or notebook; in a pipe or log file, a line every ten
+seconds. Work without a count, such as loading a model, is named after two seconds.
+"""
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from anchorlens.display import escape_hidden
+
 _SECONDS = 10.0
-_LINE = "{desc}: {percentage:.0f}% of {total:,.0f} {unit}s{postfix}, {elapsed} spent, about {remaining} left"
+# Silence after which work without a count is named, and the interval of its clock in a terminal.
+_SILENCE = 2.0
+_CLOCK = 1.0
+_LINE = (
+    "{desc}: {percentage:.0f}% of {total:,.0f} {unit}s{postfix}, {elapsed} spent, about {remaining}"
+    " left"
+)
+
+
+class Waiting:
+    """Names work that cannot be counted, from two seconds on, until it is closed.
+
+    A thread writes to the standard error of the moment at which it is made: in a terminal or
+    notebook one line with a clock, which is removed at the end; else a line every ten seconds.
+
+    Args:
+        label: Name of the work.
+        show: Whether to write anything.
+        once: Whether to write one line only, where lines are written.
+    """
+
+    def __init__(self, label: str, *, show: bool, once: bool = False) -> None:
+        self._label = label
+        self._once = once
+        self._stream = sys.stderr
+        self._in_place = _is_in_place()
+        self._start = time.monotonic()
+        self._clock: Any = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        if show and _has_stream():
+            self._thread = threading.Thread(target=self._write_lines, name="waiting", daemon=True)
+            self._thread.start()
+
+    def _write_lines(self) -> None:
+        pause = _SILENCE
+        while not self._ended.wait(pause):
+            try:
+                if self._in_place:
+                    self._show_clock()
+                else:
+                    self._write_line()
+            except (OSError, ValueError):  # the stream was closed; the work goes on
+                return
+            if self._once and not self._in_place:
+                return
+            pause = _CLOCK if self._in_place else _SECONDS
+
+    def _write_line(self) -> None:
+        spent = int(time.monotonic() - self._start)
+        self._stream.write(f"{self._label}: {spent // 60:02}:{spent % 60:02} spent\n")
+        self._stream.flush()
+
+    def _show_clock(self) -> None:
+        """Show the clock as a bar of ``tqdm``, which keeps other bars on other lines."""
+        from tqdm import std
+
+        if self._clock is None:
+            self._clock = std.tqdm(
+                desc=self._label,
+                file=self._stream,
+                bar_format="{desc}: {elapsed} spent",
+                leave=False,
+                dynamic_ncols=True,
+            )
+            self._clock.start_t -= time.monotonic() - self._start
+        self._clock.refresh()
+
+    def close(self) -> None:
+        """End the display."""
+        self._ended.set()
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if self._clock is not None:
+            self._clock.close()
+
+
+def _is_in_place() -> bool:
+    """Return whether a display can replace its last line: in a terminal or notebook."""
+    return _has_stream() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+
+
+def _has_stream() -> bool:
+    """Return whether standard error exists, which a windowed program lacks, and is open."""
+    return sys.stderr is not None and not getattr(sys.stderr, "closed", False)
+
+
+@contextmanager
+def waiting(label: str, *, show: bool) -> Iterator[None]:
+    """Name the work of a ``with`` block that lasts longer than two seconds."""
+    made = Waiting(label, show=show)
+    try:
+        yield
+    finally:
+        made.close()
 
 
 class Progress:
     """Counts work towards a total, in ``unit`` (singular)."""
 
     def __init__(self, label: str, total: float, unit: str, *, show: bool) -> None:
-        self.label, self.total, self.unit = label, total, unit
+        self.label = label
+        self.total = total
+        self.unit = unit
         self.done = 0.0
-        self._in_place = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self._in_place = _is_in_place()
+        # The first line of a bar in a pipe comes after ten seconds.
+        self._waiting = Waiting(label, show=show and not self._in_place, once=True)
         self._bar: Any = None
         if show:
             from tqdm import auto, std
 
-            shown = {"total": total, "desc": label, "unit": unit, "smoothing": 0}
+            shown = {"total": total, "desc": escape_hidden(label), "unit": unit, "smoothing": 0}
             if self._in_place:
                 self._bar = auto.tqdm(**shown, unit_scale=True, dynamic_ncols=True)
             else:
-                self._bar = std.tqdm(**shown, file=_Lines(), bar_format=_LINE, mininterval=_SECONDS, delay=_SECONDS, miniters=0)
+                self._bar = std.tqdm(
+                    **shown,
+                    file=_Lines(),
+                    bar_format=_LINE,
+                    mininterval=_SECONDS,
+                    delay=_SECONDS,
+                    miniters=0,
+                )
 
     def advance(self, work: float) -> None:
         """Add finished work, up to the total; rounding and split batches could exceed it."""
@@ -48,6 +161,7 @@ class Progress:
 
     def close(self) -> None:
         """End the display."""
+        self._waiting.close()
         if self._bar is not None:
             self._bar.close()
 

@@ -3,13 +3,17 @@
 import sys
 import warnings
 
+from anchorlens.display import escape_hidden
+
 
 def warn(message: str) -> None:
     """Emit a UserWarning at the line that called into this package."""
-    frame, level, place = sys._getframe(1), 1, 1
+    frame = sys._getframe(1)
+    level = 1
+    place = 1
     while frame is not None:
         level += 1
         if frame.f_globals.get("__name__", "").partition(".")[0] == "anchorlens":
             place = level
         frame = frame.f_back
-    warnings.warn(message, UserWarning, stacklevel=place + 1)
+    warnings.warn(escape_hidden(message), UserWarning, stacklevel=place + 1)

@@ -4,9 +4,10 @@
     python benchmarks/compare.py --quick                                     two small ones
     python benchmarks/compare.py --cases "qa/*/16/1" --engines sweep careful
 
-Every engine gets the same model, rows, donors and positions, nulls included, and must give the same P. Each runs in its own process,
-and only one computes at a time. Rounds are interleaved, so that a slow minute of the machine affects all engines alike. The
-comparison uses CPU seconds. Exit code 1 if two engines differ by more than 0.01 points, or if an engine of every case fails.
+Every engine gets the same model, rows, donors and positions, nulls included, and must give the same
+P. Each runs in its own process, and only one computes at a time. Rounds are interleaved, so that a
+slow minute of the machine affects all engines alike. The comparison uses CPU seconds. Exit code 1
+if two engines differ by more than 0.01 points, or if an engine of every case fails.
 """
 
 import argparse
@@ -26,7 +27,19 @@ import torch
 from ours import load
 from peers.client import ENGINES, MAIN, NAMES, Worker, WorkerError, environment_of
 from peers.jobs import CASES, QUICK, Case, model_directory, write_jobs
-from peers.report import Line, Measured, legend, lines_of, machine, markdown, record, remarks, rich_tables, show, write_section
+from peers.report import (
+    Line,
+    Measured,
+    legend,
+    lines_of,
+    machine,
+    markdown,
+    record,
+    remarks,
+    rich_tables,
+    show,
+    write_section,
+)
 
 TITLE = "The same cells with other libraries"
 _ALLOWED = 0.01
@@ -35,9 +48,15 @@ _ALLOWED = 0.01
 def main() -> None:
     """Measure all cases, print the tables and write them to files."""
     args = _arguments()
-    cases = [case for case in (QUICK if args.quick else CASES) if any(fnmatch(case.name, pattern) for pattern in args.cases)]
+    cases = [
+        case
+        for case in (QUICK if args.quick else CASES)
+        if any(fnmatch(case.name, pattern) for pattern in args.cases)
+    ]
     if not cases:
-        raise SystemExit(f"No case matches {args.cases}. There are: {', '.join(case.name for case in CASES)}")
+        raise SystemExit(
+            f"No case matches {args.cases}. There are: {', '.join(case.name for case in CASES)}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         jobs = write_jobs(load(args.model), cases, Path(folder))
         lines, run = _measured(cases, jobs, args)
@@ -50,36 +69,64 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--engines", nargs="+", choices=ENGINES, help=f"default: {', '.join(MAIN)}; all engines in the cases with one question"
+        "--engines",
+        nargs="+",
+        choices=ENGINES,
+        help=f"default: {', '.join(MAIN)}; all engines in the cases with one question",
     )
     parser.add_argument("--quick", action="store_true", help="measure two small cases")
     parser.add_argument(
-        "--cases", nargs="+", default=["*"], metavar="PATTERN", help="prompt/anchors/questions/donors, such as 'qa/*/16/1'"
+        "--cases",
+        nargs="+",
+        default=["*"],
+        metavar="PATTERN",
+        help="prompt/anchors/questions/donors, such as 'qa/*/16/1'",
     )
     parser.add_argument(
-        "--model", type=Path, default=model_directory(), metavar="DIR", help="a Hugging Face checkpoint (default: the packaged one)"
+        "--model",
+        type=Path,
+        default=model_directory(),
+        metavar="DIR",
+        help="a Hugging Face checkpoint (default: the packaged one)",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks.json"))
-    parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="also write the tables into this file")
-    parser.add_argument("--title", default=TITLE, help="title of the section in that file (default: %(default)s)")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="also write the tables into this file",
+    )
+    parser.add_argument(
+        "--title", default=TITLE, help="title of the section in that file (default: %(default)s)"
+    )
     return parser.parse_args()
 
 
-def _measured(cases: Sequence[Case], jobs: dict[str, Path], args: argparse.Namespace) -> tuple[list[Line], dict[str, Any]]:
+def _measured(
+    cases: Sequence[Case], jobs: dict[str, Path], args: argparse.Namespace
+) -> tuple[list[Line], dict[str, Any]]:
     """Measure every case with its engines; results are written after each case."""
     takes_part = {case: args.engines or (ENGINES if case.everyone else MAIN) for case in cases}
     engines = [engine for engine in ENGINES if any(engine in some for some in takes_part.values())]
-    # TransformerLens's own function if it takes part, else the reference engine, else the first engine.
-    reference = next((name for name in ("transformer_lens", "oracle") if name in engines), engines[0])
+    # TransformerLens's own function if it takes part, else the reference engine, else the first
+    # engine.
+    reference = next(
+        (name for name in ("transformer_lens", "oracle") if name in engines), engines[0]
+    )
     workers, notes, failures = _start(engines, args.model)
     lines: list[Line] = []
     run: dict[str, Any] = {}
     try:
         for case in cases:
-            measured = {engine: Measured(failed=failures.get(engine, "")) for engine in takes_part[case]}
+            measured = {
+                engine: Measured(failed=failures.get(engine, "")) for engine in takes_part[case]
+            }
             rounds = min(args.rounds, case.rounds)
             for i in range(rounds):
                 _round(workers, measured, jobs[case.name], f"{case.name}, round {i + 1}/{rounds}")
@@ -95,15 +142,22 @@ def _measured(cases: Sequence[Case], jobs: dict[str, Path], args: argparse.Names
     return lines, run
 
 
-def _start(engines: Sequence[str], model: Path) -> tuple[dict[str, Worker], dict[str, str], dict[str, str]]:
-    """Start the workers. Return workers, notes on environments, and error messages, each by engine."""
+def _start(
+    engines: Sequence[str], model: Path
+) -> tuple[dict[str, Worker], dict[str, str], dict[str, str]]:
+    """Start the workers.
+
+    Return workers, notes on environments, and error messages, each by engine.
+    """
     workers: dict[str, Worker] = {}
     notes: dict[str, str] = {}
     failures: dict[str, str] = {}
     for engine in engines:
         environment = environment_of(engine)
         if environment.refused:
-            notes[engine] = f"runs with its {environment.pins} versions. " + "; ".join(environment.refused)
+            notes[engine] = f"runs with its {environment.pins} versions. " + "; ".join(
+                environment.refused
+            )
         if not environment.works:
             failures[engine] = "no environment"
             continue
@@ -116,7 +170,9 @@ def _start(engines: Sequence[str], model: Path) -> tuple[dict[str, Worker], dict
     return workers, notes, failures
 
 
-def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path, label: str) -> None:
+def _round(
+    workers: dict[str, Worker], measured: dict[str, Measured], job: Path, label: str
+) -> None:
     """Run one sweep with every engine that takes part."""
     for engine, m in measured.items():
         if m.failed:
@@ -127,11 +183,18 @@ def _round(workers: dict[str, Worker], measured: dict[str, Measured], job: Path,
             m.failed = str(error)
             _say(f"{label}: {engine} failed: {error}")
             continue
-        _say(f"{label}: {engine} {m.answers[-1]['cpu_seconds']:.2f} CPU s, {m.answers[-1]['seconds']:.2f} s")
+        _say(
+            f"{label}: {engine} {m.answers[-1]['cpu_seconds']:.2f} CPU s,"
+            f" {m.answers[-1]['seconds']:.2f} s"
+        )
 
 
 def _record(
-    cases: Sequence[Case], args: argparse.Namespace, workers: dict[str, Worker], notes: dict[str, str], reference: str
+    cases: Sequence[Case],
+    args: argparse.Namespace,
+    workers: dict[str, Worker],
+    notes: dict[str, str],
+    reference: str,
 ) -> dict[str, Any]:
     """Return the command, model, machine and versions of the run."""
     versions = {k: v for worker in workers.values() for k, v in worker.versions.items()}
@@ -150,8 +213,14 @@ def _record(
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    found = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return found[0].split(":", 1)[1].strip() if found else platform.processor() or platform.machine()
+    found = (
+        [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    return (
+        found[0].split(":", 1)[1].strip() if found else platform.processor() or platform.machine()
+    )
 
 
 def _write(path: Path, text: str) -> None:

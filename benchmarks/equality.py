@@ -1,10 +1,13 @@
-"""Compare the cone engine with the reference engine on every cell of some questions of each data set (SmolLM2-135M, float32).
+"""Compare the cone engine with the reference engine on every cell of some questions of each data
+set (SmolLM2-135M, float32).
 
-    python benchmarks/equality.py                          the embedded questions
-    python benchmarks/equality.py --data DIR               popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl in DIR
+    # the embedded questions
+    python benchmarks/equality.py
+    # popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl of a directory
+    python benchmarks/equality.py --data DIR
 
-Measures both anchors and their nulls at every layer, with one random donor per question. Prints one JSON line per data set. Exit
-code 1 if a cell differs by more than 0.001 percentage points.
+Measures both anchors and their nulls at every layer, with one random donor per question. Prints one
+JSON line per data set. Exit code 1 if a cell differs by more than 0.001 percentage points.
 """
 
 import argparse
@@ -22,10 +25,20 @@ CELL = ["example_id", "donor_id", "anchor", "control", "layer"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="directory with the four jsonl files (default: the embedded samples)")
-    parser.add_argument("--sets", default=",".join(SETS), help="data sets, separated by commas (default: all)")
-    parser.add_argument("--questions", type=int, default=32, help="measured questions per set (default: 32)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="directory with the four jsonl files (default: the embedded samples)",
+    )
+    parser.add_argument(
+        "--sets", default=",".join(SETS), help="data sets, separated by commas (default: all)"
+    )
+    parser.add_argument(
+        "--questions", type=int, default=32, help="measured questions per set (default: 32)"
+    )
     parser.add_argument("--prompt", default="qa", help="qa, fewshot(k) or chat (default: qa)")
     args = parser.parse_args()
     model = al.load_model("smollm2-135m-instruct", device="cpu")
@@ -45,12 +58,16 @@ def main() -> None:
             "progress": sys.stderr.isatty(),
         }
         # A sweep of one layer shows which questions can be measured.
-        able = al.swap_sweep(model, data, layers=[model.cfg.n_layers - 1], **options).example_ids[: args.questions]
+        able = al.swap_sweep(model, data, layers=[model.cfg.n_layers - 1], **options).example_ids[
+            : args.questions
+        ]
         data = replace(data, examples=tuple(e for e in data.examples if e.example_id in able))
         frames, seconds = [], []
         for engine in ("cone", "reference"):
             started = time.perf_counter()
-            frames.append(al.swap_sweep(model, data, engine=engine, **options).samples().set_index(CELL))
+            frames.append(
+                al.swap_sweep(model, data, engine=engine, **options).samples().set_index(CELL)
+            )
             seconds.append(time.perf_counter() - started)
         cone, reference = frames
         gap = (cone["effect"] - reference["effect"].reindex(cone.index)).abs()

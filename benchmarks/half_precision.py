@@ -1,11 +1,13 @@
-"""Compare sweeps in half precision on a CPU with one in float32: CPU seconds, memory and numerical error.
+"""Compare sweeps in half precision on a CPU with one in float32: CPU seconds, memory and numerical
+error.
 
     python benchmarks/half_precision.py
     python benchmarks/half_precision.py --model gpt2 --questions 16
 
-SmolLM2 on rows of PopQA. Each dtype runs in its own process with one thread, after a small warm-up sweep. Memory is resident
-anonymous memory after the sweep, above its value before. The error of each engine is the root mean square difference of all
-log-probabilities from those of the cone engine in float32.
+SmolLM2 on rows of PopQA. Each dtype runs in its own process with one thread, after a small warm-up
+sweep. Memory is resident anonymous memory after the sweep, above its value before. The error of
+each engine is the root mean square difference of all log-probabilities from those of the cone
+engine in float32.
 """
 
 import argparse
@@ -25,12 +27,18 @@ def main() -> None:
         print(json.dumps(_measured(args)))
         return
     found = {dtype: _of_worker(args, dtype) for dtype in ("float32", *args.dtypes)}
-    print("| dtype | sweep, CPU s | × float32 | memory kept, MB | cone engine, error in nats | reference engine, error in nats |")
+    print(
+        "| dtype | sweep, CPU s | × float32 | memory kept, MB | cone engine, error in nats |"
+        " reference engine, error in nats |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for dtype, one in found.items():
         off = [_rms(one[engine], found["float32"]["cone"]) for engine in ("cone", "reference")]
         ratio = one["cpu"] / found["float32"]["cpu"]
-        print(f"| {dtype} | {one['cpu']:.1f} | {ratio:.2f} | {one['kept'] / 1e6:.0f} | {off[0]:.2g} | {off[1]:.2g} |")
+        print(
+            f"| {dtype} | {one['cpu']:.1f} | {ratio:.2f} | {one['kept'] / 1e6:.0f} | {off[0]:.2g} |"
+            f" {off[1]:.2g} |"
+        )
 
 
 def _rms(one: list[float], other: list[float]) -> float:
@@ -38,7 +46,16 @@ def _rms(one: list[float], other: list[float]) -> float:
 
 
 def _of_worker(args: argparse.Namespace, dtype: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--worker", dtype, "--model", args.model, "--questions", str(args.questions)]
+    command = [
+        sys.executable,
+        __file__,
+        "--worker",
+        dtype,
+        "--model",
+        args.model,
+        "--questions",
+        str(args.questions),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{dtype}:\n{done.stderr[-3000:]}")
@@ -74,7 +91,9 @@ def _anonymous() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16"])

@@ -2,8 +2,9 @@
 
     python benchmarks/knockout.py --data-file popqa.jsonl --limit 300
 
-One process alternates between the two. The sweep includes rows, passes, probes, placebos, samples, curves and contrasts with their
-intervals. The forward passes run without hooks over the same batches, one for each pass of the sweep.
+One process alternates between the two. The sweep includes rows, passes, probes, placebos, samples,
+curves and contrasts with their intervals. The forward passes run without hooks over the same
+batches, one for each pass of the sweep.
 """
 
 import argparse
@@ -13,26 +14,38 @@ import time
 import pandas as pd
 
 import anchorlens as al
-from anchorlens.engine.reference import last_stream
+from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
 
 
 def passes(inputs: pd.DataFrame) -> int:
-    """Count the rows of the reference engine: every input once, and a test row once more for each of its distinct cuts."""
+    """Count the rows of the reference engine: every input once, and a test row once more for each
+    of its distinct cuts.
+    """
     total = 0
     for role, written in inputs[["role", "positions"]].itertuples(index=False):
         if role == "dropped":
             continue
-        cuts = [where for name, where in json.loads(written).items() if name.startswith("cut:")] if role == "base" else []
+        cuts = (
+            [where for name, where in json.loads(written).items() if name.startswith("cut:")]
+            if role == "base"
+            else []
+        )
         total += 1 + len({tuple(where) for where in cuts})
     return total
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dataset", default="popqa")
-    parser.add_argument("--data-file", default=None, help="a local file in the data set's schema (default: the embedded sample)")
+    parser.add_argument(
+        "--data-file",
+        default=None,
+        help="a local file in the data set's schema (default: the embedded sample)",
+    )
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -50,11 +63,16 @@ def main() -> None:
         whole = time.process_time() - started
         plan, inputs = ko.record["plan"], ko.examples()
         all_rows = passes(inputs)
-        ids = {role: [list(r) for r in rows["token_ids"]] for role, rows in inputs.groupby("role") if role != "dropped"}
+        ids = {
+            role: [list(r) for r in rows["token_ids"]]
+            for role, rows in inputs.groupby("role")
+            if role != "dropped"
+        }
         base = sorted(ids["base"], key=len)
         other = sorted(ids.get("train", []) + ids.get("validation", []), key=len)
         size = max(plan["batches"])
-        # The clean pass of every row, then the test rows again until the number of rows equals that of the sweep.
+        # The clean pass of every row, then the test rows again until the number of rows equals that
+        # of the sweep.
         batches = [rows[i : i + size] for rows in (other, base) for i in range(0, len(rows), size)]
         again = [base[i : i + size] for i in range(0, len(base), size)]
         left = all_rows - sum(map(len, batches))
@@ -68,8 +86,14 @@ def main() -> None:
         forwards = time.process_time() - started
         rows = sum(map(len, batches))
         ratios.append(whole / forwards * rows / all_rows)
-        print(f"sweep {whole:.1f} CPU s, {all_rows} rows; forwards alone {forwards:.1f} CPU s, {rows} rows: ratio {ratios[-1]:.2f}")
-    print(f"{data.name}: median ratio {sorted(ratios)[len(ratios) // 2]:.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+        print(
+            f"sweep {whole:.1f} CPU s, {all_rows} rows; forwards alone {forwards:.1f} CPU s, {rows}"
+            f" rows: ratio {ratios[-1]:.2f}"
+        )
+    print(
+        f"{data.name}: median ratio {sorted(ratios)[len(ratios) // 2]:.2f}"
+        f" ({min(ratios):.2f}–{max(ratios):.2f})"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Write the three samples of prompt pairs (``--write``), and print the logit differences of a model on them as a table.
+"""Write the three samples of prompt pairs (``--write``), and print the logit differences of a model
+on them as a table.
 
-Each sample has 50 groups of two pairs. Facts and induction: both directions of one couple of prompts. Indirect objects: the two
-orders of one couple of names.
+Each sample has 50 groups of two pairs. Facts and induction: both directions of one couple of
+prompts. Indirect objects: the two orders of one couple of names.
 """
 
 import argparse
@@ -21,41 +22,66 @@ from anchorlens.protocols.patch.spec import Patch
 
 FOLDER = Path(__file__).resolve().parents[1] / "anchorlens" / "prompts" / "samples"
 HEAD = (
-    "sample", "pairs", "equal length", "clean > 0", "corrupted < clean", "corrupted < 0", "mean clean", "mean corrupted",
+    "sample",
+    "pairs",
+    "equal length",
+    "clean > 0",
+    "corrupted < clean",
+    "corrupted < 0",
+    "mean clean",
+    "mean corrupted",
     "answer is first",
-)  # fmt: skip
+)
 COLUMNS = ("id", "group", "clean", "corrupted", "answer", "wrong", "segments")
 Row = dict[str, str]
 
-# Relation -> sentence, and facts in the order in which they are coupled: the first with the second, the third with the fourth, ...
+# Relation -> sentence, and facts in the order in which they are coupled: the first with the second,
+# the third with the fourth, ...
 FACTS = {
     "capital": (
         "The capital of {} is",
-        "France Paris, Italy Rome, Japan Tokyo, Russia Moscow, Spain Madrid, Germany Berlin, China Beijing, Egypt Cairo, Canada "
-        "Ottawa, Cuba Havana, Iran Tehran, Greece Athens, Peru Lima, Austria Vienna, Ireland Dublin, Kenya Nairobi, Iraq Baghdad, "
-        "Poland Warsaw, Hungary Budapest, Portugal Lisbon, Norway Oslo, Sweden Stockholm, Denmark Copenhagen, Finland Helsinki, "
-        "Syria Damascus, Afghanistan Kabul, Chile Santiago, Belgium Brussels, Scotland Edinburgh, England London, Wales Cardiff, "
-        "Bulgaria Sofia, Australia Canberra, Jamaica Kingston, Tunisia Tunis, Switzerland Bern",
+        (
+            "France Paris, Italy Rome, Japan Tokyo, Russia Moscow, Spain Madrid, Germany Berlin,"
+            " China Beijing, Egypt Cairo, Canada Ottawa, Cuba Havana, Iran Tehran, Greece Athens,"
+            " Peru Lima, Austria Vienna, Ireland Dublin, Kenya Nairobi, Iraq Baghdad, Poland"
+            " Warsaw, Hungary Budapest, Portugal Lisbon, Norway Oslo, Sweden Stockholm, Denmark"
+            " Copenhagen, Finland Helsinki, Syria Damascus, Afghanistan Kabul, Chile Santiago,"
+            " Belgium Brussels, Scotland Edinburgh, England London, Wales Cardiff, Bulgaria Sofia,"
+            " Australia Canberra, Jamaica Kingston, Tunisia Tunis, Switzerland Bern"
+        ),
     ),
     "city": (
         "The city of {} is located in the country of",
-        "Lyon France, Milan Italy, Barcelona Spain, Munich Germany, Shanghai China, Mumbai India, Toronto Canada, Sydney Australia, "
-        "Manchester England, Kyoto Japan, Naples Italy, Hamburg Germany, Venice Italy, Zurich Switzerland, Melbourne Australia, "
-        "Montreal Canada, Frankfurt Germany, Glasgow Scotland, Istanbul Turkey, Geneva Switzerland",
+        (
+            "Lyon France, Milan Italy, Barcelona Spain, Munich Germany, Shanghai China, Mumbai"
+            " India, Toronto Canada, Sydney Australia, Manchester England, Kyoto Japan, Naples"
+            " Italy, Hamburg Germany, Venice Italy, Zurich Switzerland, Melbourne Australia,"
+            " Montreal Canada, Frankfurt Germany, Glasgow Scotland, Istanbul Turkey, Geneva"
+            " Switzerland"
+        ),
     ),
     "symbol": (
         "The chemical symbol for {} is",
-        "gold Au, silver Ag, iron Fe, copper Cu, tin Sn, zinc Zn, sodium Na, potassium K, oxygen O, hydrogen H, helium He, neon Ne, "
-        "carbon C, nitrogen N, calcium Ca, magnesium Mg, mercury Hg, nickel Ni, chlorine Cl, iodine I, lithium Li, silicon Si, "
-        "sulfur S, uranium U",
+        (
+            "gold Au, silver Ag, iron Fe, copper Cu, tin Sn, zinc Zn, sodium Na, potassium K,"
+            " oxygen O, hydrogen H, helium He, neon Ne, carbon C, nitrogen N, calcium Ca, magnesium"
+            " Mg, mercury Hg, nickel Ni, chlorine Cl, iodine I, lithium Li, silicon Si, sulfur S,"
+            " uranium U"
+        ),
     ),
     "opposite": (
         "The opposite of {} is",
-        "hot cold, black white, up down, left right, good bad, big small, high low, open closed, fast slow, rich poor, wet dry, "
-        "hard soft, true false, inside outside, north south, east west, thick thin, strong weak, war peace, life death",
+        (
+            "hot cold, black white, up down, left right, good bad, big small, high low, open"
+            " closed, fast slow, rich poor, wet dry, hard soft, true false, inside outside, north"
+            " south, east west, thick thin, strong weak, war peace, life death"
+        ),
     ),
-}  # fmt: skip
-NAMES = "Mary John Tom Sarah James Anna Paul Emma David Alice Peter Laura Simon Kate Daniel Susan Robert Lisa Michael Jane"
+}
+NAMES = (
+    "Mary John Tom Sarah James Anna Paul Emma David Alice Peter Laura Simon Kate Daniel Susan"
+    " Robert Lisa Michael Jane"
+)
 # {0} {1}: both names; {2}: the one who gives.
 GIVING = (
     "When {0} and {1} went to the store, {2} gave a drink to",
@@ -70,15 +96,31 @@ GIVING = (
     "Although {0} and {1} were late for the concert, {2} bought a ticket for",
 )
 WORDS = (
-    "apple river stone cloud table horse window garden bread silver paper mountain candle bridge orange doctor guitar island "
-    "winter pencil basket tiger mirror forest shirt engine castle lemon pocket rabbit market ocean hammer village blanket ladder "
-    "museum coffee turtle wagon planet feather button desert"
-)  # fmt: skip
+    "apple river stone cloud table horse window garden bread silver paper mountain candle bridge"
+    " orange doctor guitar island winter pencil basket tiger mirror forest shirt engine castle"
+    " lemon pocket rabbit market ocean hammer village blanket ladder museum coffee turtle wagon"
+    " planet feather button desert"
+)
 
 
-def pair(group: str, number: int, clean: str, corrupted: str, answers: tuple[str, str], **segments: object) -> Row:
+def pair(
+    group: str,
+    number: int,
+    clean: str,
+    corrupted: str,
+    answers: tuple[str, str],
+    **segments: object,
+) -> Row:
     """Return a row; answers get their leading space."""
-    cells = (f"{group}-{number}", group, clean, corrupted, f" {answers[0]}", f" {answers[1]}", json.dumps(segments))
+    cells = (
+        f"{group}-{number}",
+        group,
+        clean,
+        corrupted,
+        f" {answers[0]}",
+        f" {answers[1]}",
+        json.dumps(segments),
+    )
     return dict(zip(COLUMNS, cells, strict=True))
 
 
@@ -88,8 +130,17 @@ def facts() -> Iterator[Row]:
         known = [one.rsplit(" ", 1) for one in text.split(", ")]
         for couple in zip(known[::2], known[1::2], strict=True):
             group = f"{relation}-{couple[0][0]}-{couple[1][0]}"
-            for number, ((one, answer), (other, wrong)) in enumerate((couple, couple[::-1]), start=1):
-                yield pair(group, number, sentence.format(one), sentence.format(other), (answer, wrong), subject=[one, other])
+            for number, ((one, answer), (other, wrong)) in enumerate(
+                (couple, couple[::-1]), start=1
+            ):
+                yield pair(
+                    group,
+                    number,
+                    sentence.format(one),
+                    sentence.format(other),
+                    (answer, wrong),
+                    subject=[one, other],
+                )
 
 
 def indirect_objects() -> Iterator[Row]:
@@ -97,15 +148,27 @@ def indirect_objects() -> Iterator[Row]:
     all_names = NAMES.split()
     n = len(all_names)
     for i in range(50):
-        sentence, giver, receiver = GIVING[i % len(GIVING)], all_names[i % n], all_names[(i + 1 + 2 * (i // n)) % n]
+        sentence, giver, receiver = (
+            GIVING[i % len(GIVING)],
+            all_names[i % n],
+            all_names[(i + 1 + 2 * (i // n)) % n],
+        )
         for number, names in enumerate(((receiver, giver), (giver, receiver)), start=1):
             prompts = [sentence.format(*names, who) for who in (giver, receiver)]
             segments = {"names": " and ".join(names), "subject": [f", {giver}", f", {receiver}"]}
-            yield pair(f"{i % len(GIVING)}-{giver}-{receiver}", number, *prompts, (receiver, giver), **segments)
+            yield pair(
+                f"{i % len(GIVING)}-{giver}-{receiver}",
+                number,
+                *prompts,
+                (receiver, giver),
+                **segments,
+            )
 
 
 def induction() -> Iterator[Row]:
-    """Yield repeated words: the word to be copied is exchanged with a later one, so that both prompts have the same words."""
+    """Yield repeated words: the word to be copied is exchanged with a later one, so that both
+    prompts have the same words.
+    """
     for i in range(50):
         draw = random.Random(i)
         words = draw.sample(WORDS.split(), draw.randint(7, 10))
@@ -116,7 +179,14 @@ def induction() -> Iterator[Row]:
         for number, lists in enumerate(((words, changed), (changed, words)), start=1):
             prompts = [f"List: {' '.join([*own, *own[:at]])}" for own in lists]
             answers = lists[0][at], lists[1][at]
-            yield pair(f"{i:02d}", number, *prompts, answers, copied=list(answers), exchanged=list(answers[::-1]))
+            yield pair(
+                f"{i:02d}",
+                number,
+                *prompts,
+                answers,
+                copied=list(answers),
+                exchanged=list(answers[::-1]),
+            )
 
 
 MAKERS = {"facts-pairs": facts, "ioi-pairs": indirect_objects, "induction-pairs": induction}
@@ -133,14 +203,22 @@ def write() -> None:
 
 @torch.no_grad()
 def logit_differences(model: object, name: str) -> torch.Tensor:
-    """Return logit difference of the clean and of the corrupted prompt, and the rank of the answer, [pair 3]."""
+    """Return logit difference of the clean and of the corrupted prompt, and the rank of the answer,
+    [pair 3].
+    """
     adapter = adapt(model)
     context = set_up_pairs(adapter, al.load_pairs(name), Patch())
-    assert not context.dropped and all(len(one.answer) == len(one.wrong) == 1 for one in context.pairs)
+    assert not context.dropped and all(
+        len(one.answer) == len(one.wrong) == 1 for one in context.pairs
+    )
     found = []
     for one in context.pairs:
-        clean, corrupted = (model(torch.tensor([prompt.ids]))[0, -1] for prompt in (one.clean, one.corrupted))
-        values = [float(logits[one.answer[0]] - logits[one.wrong[0]]) for logits in (clean, corrupted)]
+        clean, corrupted = (
+            model(torch.tensor([prompt.ids]))[0, -1] for prompt in (one.clean, one.corrupted)
+        )
+        values = [
+            float(logits[one.answer[0]] - logits[one.wrong[0]]) for logits in (clean, corrupted)
+        ]
         found.append([*values, float((clean > clean[one.answer[0]]).sum())])
     return torch.tensor(found)
 
@@ -162,7 +240,11 @@ def main() -> None:
         clean, corrupted, rank = logit_differences(model, name).T
         shares = [clean > 0, corrupted < clean, corrupted < 0]
         cells = [name, len(clean), equal, *(f"{float(one.float().mean()):.2f}" for one in shares)]
-        cells += [f"{float(clean.mean()):+.2f}", f"{float(corrupted.mean()):+.2f}", f"{float((rank == 0).float().mean()):.2f}"]
+        cells += [
+            f"{float(clean.mean()):+.2f}",
+            f"{float(corrupted.mean()):+.2f}",
+            f"{float((rank == 0).float().mean()):.2f}",
+        ]
         print("| " + " | ".join(map(str, cells)) + " |")
 
 

@@ -1,10 +1,12 @@
-"""Measure how well texts of questions and gold answers alone, without a model, predict which answer is true (METHOD 3).
+"""Measure how well texts of questions and gold answers alone, without a model, predict which answer
+is true (METHOD 3).
 
     python benchmarks/pairs.py --data DIR --limit 300
 
-Prints one row per data set and distractor rule, for the four embedded sets and for the files of four data sets in DIR. The columns
-are kept questions, dropped questions by reason, the shares of true and of false answers that share a content word with their
-question, and both text baselines, as a sweep with SmolLM2-135M-Instruct makes its rows and splits.
+Prints one row per data set and distractor rule, for the four embedded sets and for the files of
+four data sets in DIR. The columns are kept questions, dropped questions by reason, the shares of
+true and of false answers that share a content word with their question, and both text baselines, as
+a sweep with SmolLM2-135M-Instruct makes its rows and splits.
 """
 
 import argparse
@@ -24,7 +26,16 @@ from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer, TokenRow
 
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
-COLUMNS = ("data set", "distractor", "kept", "dropped", "shared word, true", "false", "answer_text_auc", "qa_text_auc")
+COLUMNS = (
+    "data set",
+    "distractor",
+    "kept",
+    "dropped",
+    "shared word, true",
+    "false",
+    "answer_text_auc",
+    "qa_text_auc",
+)
 
 
 def shares_word(row: TokenRow) -> bool:
@@ -34,11 +45,21 @@ def shares_word(row: TokenRow) -> bool:
 
 def main() -> None:
     """Print one row per data set and distractor rule."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl",
+    )
     parser.add_argument("--limit", type=int, help="questions of each set (default: all)")
-    parser.add_argument("--n-splits", type=int, default=5, help="splits into training, validation and test")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of splits and false answers")
+    parser.add_argument(
+        "--n-splits", type=int, default=5, help="splits into training, validation and test"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed of splits and false answers"
+    )
     args = parser.parse_args()
     sets: list[tuple[str, Path | None]] = [(f"{name}-sample", None) for name in SETS]
     if args.data is not None:
@@ -52,11 +73,27 @@ def main() -> None:
         examples = al.load_qa(name, path=path, limit=args.limit).examples
         for distractor in DISTRACTORS:
             rows = truth_rows(
-                adapter, examples, tokenizer, answers="gold", distractor=distractor, n_splits=args.n_splits,
-                max_new_tokens=1, batch_size=None, seed=args.seed, progress=False,
-            )  # fmt: skip
-            reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(Counter(gone.reason for gone in rows.dropped).items()))
-            cells = [name, distractor, f"{len(rows.rows) // 2} of {len(examples)}", reasons or "none"]
+                adapter,
+                examples,
+                tokenizer,
+                answers="gold",
+                distractor=distractor,
+                n_splits=args.n_splits,
+                max_new_tokens=1,
+                batch_size=None,
+                seed=args.seed,
+                progress=False,
+            )
+            reasons = ", ".join(
+                f"{reason} {n}"
+                for reason, n in sorted(Counter(gone.reason for gone in rows.dropped).items())
+            )
+            cells = [
+                name,
+                distractor,
+                f"{len(rows.rows) // 2} of {len(examples)}",
+                reasons or "none",
+            ]
             bits = np.array([shares_word(row) for row in rows.rows])
             cells += [f"{bits[rows.labels == label].mean():.1%}" for label in (0, 1)]
             for baseline in text_baselines(rows, n_resamples=1000, seed=args.seed).values():

@@ -1,12 +1,15 @@
-"""Compare two Ray workers with two processes of one job each, on the same sweep, with one thread each.
+"""Compare two Ray workers with two processes of one job each, on the same sweep, with one thread
+each.
 
     OMP_NUM_THREADS=1 python benchmarks/ray_throughput.py
 
-Sweep: ``swap_sweep`` of the packaged model with its defaults and one donor per question. The time runs from the end of planning to
-the last stored shard, as the run's log records it. Start-up (imports, model, preparation, plan) and final steps (spot checks,
-tables, figure) are excluded. The two processes start to measure together, and their time is that of the slower one. Rounds are
-interleaved, and the shards of both are compared byte for byte. CPU seconds are those of all processes in the same time, Ray's own
-included; other work on the machine changes them less than wall-clock seconds.
+Sweep: ``swap_sweep`` of the packaged model with its defaults and one donor per question. The time
+runs from the end of planning to the last stored shard, as the run's log records it. Start-up
+(imports, model, preparation, plan) and final steps (spot checks, tables, figure) are excluded. The
+two processes start to measure together, and their time is that of the slower one. Rounds are
+interleaved, and the shards of both are compared byte for byte. CPU seconds are those of all
+processes in the same time, Ray's own included; other work on the machine changes them less than
+wall-clock seconds.
 """
 
 import argparse
@@ -31,7 +34,9 @@ MODEL = "smollm2-135m-instruct"
 
 def main() -> None:
     """Measure all rounds and print the throughput."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--questions", type=int, default=110)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -43,20 +48,31 @@ def main() -> None:
             order = list(ways) if number % 2 == 0 else list(reversed(ways))
             found = {name: ways[name](Path(folder) / name, args.questions) for name in order}
             kept = {name: shards(Path(folder) / name) for name in ways}
-        rounds.append((found["processes"][0] / found["ray"][0], found["processes"][1] / found["ray"][1]))
-        said = {name: f"{seconds:.1f} s ({cpu:.1f} s of CPU)" for name, (seconds, cpu) in found.items()}
+        rounds.append(
+            (found["processes"][0] / found["ray"][0], found["processes"][1] / found["ray"][1])
+        )
+        said = {
+            name: f"{seconds:.1f} s ({cpu:.1f} s of CPU)" for name, (seconds, cpu) in found.items()
+        }
         print(
-            f"round {number + 1}: {len(kept['ray'])} shards; two Ray workers {said['ray']}, two processes {said['processes']}; "
-            f"throughput {rounds[-1][0]:.3f}, by CPU {rounds[-1][1]:.3f}; shards equal: {kept['ray'] == kept['processes']}",
+            f"round {number + 1}: {len(kept['ray'])} shards; two Ray workers {said['ray']}, two"
+            f" processes {said['processes']}; throughput {rounds[-1][0]:.3f}, by CPU"
+            f" {rounds[-1][1]:.3f}; shards equal: {kept['ray'] == kept['processes']}",
             flush=True,
         )
     clock, cpu = zip(*rounds, strict=True)
     for name, ratios in (("clock", clock), ("CPU", cpu)):
-        print(f"throughput of Ray by the {name}, two processes = 1: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+        print(
+            f"throughput of Ray by the {name}, two processes = 1: {median(ratios):.3f}"
+            f" ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
 
 
 def workers(out: Path, questions: int) -> tuple[float, float]:
-    """Return wall and CPU seconds with Ray. Job 1/1 is the whole sweep; it leaves shards and log in place."""
+    """Return wall and CPU seconds with Ray.
+
+    Job 1/1 is the whole sweep; it leaves shards and log in place.
+    """
     spent = Spent()
     measure(out, questions, (1, 1), spent.begin, al.RayExecutor(workers=2))
     return max(measured_in(out)), spent.end()
@@ -66,7 +82,9 @@ def processes(out: Path, questions: int) -> tuple[float, float]:
     """Return wall and CPU seconds of two processes with one job each."""
     spawn = multiprocessing.get_context("spawn")
     barrier, spent = spawn.Barrier(2), spawn.Queue()
-    both = [spawn.Process(target=one_of_two, args=(out, questions, i, barrier, spent)) for i in (1, 2)]
+    both = [
+        spawn.Process(target=one_of_two, args=(out, questions, i, barrier, spent)) for i in (1, 2)
+    ]
     for one in both:
         one.start()
     cpu = sum(spent.get() for _ in both)
@@ -87,13 +105,23 @@ def one_of_two(out: Path, questions: int, i: int, barrier: Any, spent: Any) -> N
     spent.put(time.process_time() - began[0])
 
 
-def measure(out: Path, questions: int, job: tuple[int, int], begin: Any, executor: Any = None) -> None:
+def measure(
+    out: Path, questions: int, job: tuple[int, int], begin: Any, executor: Any = None
+) -> None:
     """Measure a job of the sweep; calls ``begin`` when it starts to measure."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     data = al.load_qa("popqa-sample", limit=questions)
     al.swap_sweep(
-        MODEL, data, n_donors=1, batch_size=4, progress=False, out=out, job=job, executor=executor, on_plan=lambda _: begin()
+        MODEL,
+        data,
+        n_donors=1,
+        batch_size=4,
+        progress=False,
+        out=out,
+        job=job,
+        executor=executor,
+        on_plan=lambda _: begin(),
     )
 
 

@@ -1,10 +1,12 @@
-"""Measure the CPU seconds of a sweep per question, by number of questions, beside plain forward passes of the same rows.
+"""Measure the CPU seconds of a sweep per question, by number of questions, beside plain forward
+passes of the same rows.
 
     python benchmarks/scaling.py
 
-Sweep: ``swap_sweep`` with its defaults and one donor per question, nulls and checks included. Alone: the engine on the same cells.
-Forwards: TransformerLens's blocks over every distinct base and donor once, without hooks and unembedding. Their batches hold as many
-tokens, padding included, as one pass of a sweep. Medians of interleaved rounds.
+Sweep: ``swap_sweep`` with its defaults and one donor per question, nulls and checks included.
+Alone: the engine on the same cells. Forwards: TransformerLens's blocks over every distinct base and
+donor once, without hooks and unembedding. Their batches hold as many tokens, padding included, as
+one pass of a sweep. Medians of interleaved rounds.
 """
 
 import argparse
@@ -28,16 +30,29 @@ from tensors import padded
 
 from anchorlens.models.adapter import Adapter
 
-COLUMNS = ("prompt", "anchors", "n", "sweep s/question", "alone", "forwards", "sweep / forwards", "alone / forwards")
+COLUMNS = (
+    "prompt",
+    "anchors",
+    "n",
+    "sweep s/question",
+    "alone",
+    "forwards",
+    "sweep / forwards",
+    "alone / forwards",
+)
 _TOKENS = 2048  # tokens per pass of a sweep on a CPU
 
 
 def main() -> None:
     """Measure all cases and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", nargs="+", default=["qa", "fewshot(5)"])
     parser.add_argument("--questions", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["pre_answer", "both"])
+    parser.add_argument(
+        "--anchors", nargs="+", choices=list(ANCHOR_SETS), default=["pre_answer", "both"]
+    )
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     adapter = load(model_directory())
@@ -49,15 +64,21 @@ def main() -> None:
                 files = write_jobs(adapter.model, cases, Path(folder))
                 jobs = [json.loads(files[case.name].read_text()) for case in cases]
             for case, times in zip(cases, _interleaved(adapter, jobs, args.rounds), strict=True):
-                each = [f"{median(column) / case.questions:.3f}" for column in zip(*times, strict=True)]
+                each = [
+                    f"{median(column) / case.questions:.3f}" for column in zip(*times, strict=True)
+                ]
                 ratios = [f"{median(line[i] / line[2] for line in times):.2f}" for i in range(2)]
                 rows.append((prompt, anchors, str(case.questions), *each, *ratios))
                 print(*rows[-1], file=sys.stderr, flush=True)
     show([rich_table(COLUMNS, rows)], [])
 
 
-def _interleaved(adapter: Adapter, jobs: list[dict[str, Any]], rounds: int) -> list[list[tuple[float, float, float]]]:
-    """Return CPU seconds of the sweep, of the engine alone, and of the forward passes, for each job and round."""
+def _interleaved(
+    adapter: Adapter, jobs: list[dict[str, Any]], rounds: int
+) -> list[list[tuple[float, float, float]]]:
+    """Return CPU seconds of the sweep, of the engine alone, and of the forward passes, for each job
+    and round.
+    """
     times: list[list[tuple[float, float, float]]] = [[] for _ in jobs]
     for job in jobs:
         default_sweep(adapter.model, {**job, "layers": job["layers"][:1]})

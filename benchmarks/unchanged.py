@@ -2,9 +2,11 @@
 
     python benchmarks/unchanged.py --against 030ce2e --data DIR
 
-Checks out that commit and measures the same questions with the same seed with both trees: all question protocols, SmolLM2, embedded
-sets and real rows. Compares every ΔP and prints the number of values that are equal to the bit. Exit code 1 if two differ by more
-than 1e-4 points (another batch changes the last digits).
+Checks out that commit and measures the same rows with the same seed with both trees: all question
+protocols on embedded sets and real rows, patch sweeps by position, head, segment and layer, and
+grids of the drop-in, with SmolLM2. Compares every effect and prints the number of values that are
+equal to the bit. Exit code 1 if two differ by more than 1e-4 of their unit (another batch changes
+the last digits). `--only patch` measures the patch sweeps and grids alone.
 """
 
 import argparse
@@ -17,8 +19,22 @@ from pathlib import Path
 SETS = ("popqa", "triviaqa", "hotpotqa", "nq")
 PROTOCOLS = ("swap", "knockout", "patch_tokens", "answer_only")
 LIMIT = 1e-4
-ANCHORS = {"question": "exact_question", "answer_site": "pre_answer", "answer_site_all": "pre_answer_all"}  # old -> new
+ANCHORS = {
+    "question": "exact_question",
+    "answer_site": "pre_answer",
+    "answer_site_all": "pre_answer_all",
+}  # old -> new
 KEYS = ["example_id", "anchor", "layer", "donor_id", "control"]
+# Name of a patch sweep -> its arguments; each on the first pairs of an embedded set.
+PATCHES: dict[str, dict[str, object]] = {
+    "position": {},
+    "head": {"by": "head", "site": "z", "layers": (0, 10, 20)},
+    "key_head": {"by": "head", "site": "k", "layers": (5,), "metric": "prob"},
+    "segment": {"by": "segment", "site": "mlp_out", "window": 3, "metric": "kl"},
+    "layer": {"by": "layer", "site": "attn_out", "metric": "prob", "direction": "noising"},
+}
+# Function of the drop-in -> layers are all, and axes as the function has them.
+GRIDS = ("resid_pre", "mlp_out", "attn_head_out_all_pos", "attn_head_k_all_pos")
 
 
 def jobs(data: Path | None) -> list[tuple[str, str, Path | None]]:
@@ -49,17 +65,61 @@ def measure(out: Path, data: Path | None, limit: int) -> None:
         print(f"{protocol} {name}: {len(sweep.samples())} cells", flush=True)
 
 
-def of_commit(revision: str, out: Path, data: Path | None, limit: int) -> None:
+def measure_patches(out: Path, n_pairs: int = 8) -> None:
+    """Write one parquet file per patch sweep and per grid of the drop-in."""
+    import pandas as pd
+
+    import anchorlens as al
+    from anchorlens import patching
+
+    model = al.load_model("smollm2-135m-instruct", device="cpu")
+    out.mkdir(parents=True, exist_ok=True)
+    for name, arguments in PATCHES.items():
+        pairs = al.load_pairs("ioi-pairs", limit=n_pairs)
+        sweep = al.patch_sweep(model, pairs, seed=0, progress=False, max_memory="2GB", **arguments)
+        sweep.samples().to_parquet(out / f"patch-{name}.parquet", index=False)
+        print(f"patch {name}: {len(sweep.samples())} cells", flush=True)
+    clean = model.to_tokens("When Mary and John went to the shop, John gave a drink to")
+    corrupted = model.to_tokens("When Mary and John went to the shop, Mary gave a drink to")
+    right, wrong = (model.to_single_token(name) for name in (" Mary", " John"))
+    _, cache = model.run_with_cache(clean)
+    metrics = {
+        "difference": lambda logits: logits[0, -1, right] - logits[0, -1, wrong],
+        "accuracy": lambda logits: (logits[:, -1].argmax(-1) == right).float().mean(),
+    }
+    for name in GRIDS:
+        function = getattr(patching, f"get_act_patch_{name}")
+        for metric_name, metric in metrics.items():
+            values = function(model, corrupted, cache, metric).flatten().tolist()
+            frame = pd.DataFrame({"layer": range(len(values)), "effect": values})
+            same = {"example_id": "", "anchor": name, "donor_id": "", "control": "none"}
+            frame = frame.assign(**same, metric=metric_name, pathway=None)
+            frame.to_parquet(out / f"grid-{name}-{metric_name}.parquet", index=False)
+            print(f"grid {name} {metric_name}: {len(frame)} cells", flush=True)
+
+
+def of_commit(
+    revision: str, out: Path, data: Path | None, limit: int, only: str | None = None
+) -> None:
     """Measure with another commit, in this environment and with this script."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--detach", "--force", str(tree), revision], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--detach", "--force", str(tree), revision],
+            check=True,
+            capture_output=True,
+        )
         try:
             command = [sys.executable, __file__, "--out", str(out), "--limit", str(limit)]
             command += ["--data", str(data.resolve())] if data else []
-            subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(tree)}, cwd=folder)
+            command += ["--only", only] if only else []
+            subprocess.run(
+                command, check=True, env={**os.environ, "PYTHONPATH": str(tree)}, cwd=folder
+            )
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)
+            subprocess.run(
+                ["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True
+            )
 
 
 def compare(ours: Path, theirs: Path) -> bool:
@@ -75,7 +135,13 @@ def compare(ours: Path, theirs: Path) -> bool:
         gap = (both["delta"] - both["delta_other"]).abs()
         same_split = (both["pathway"] == both["pathway_other"]).all()
         good &= not alone and bool(gap.max() <= LIMIT) and bool(same_split)
-        note = f"; {alone} cells on one side only" if alone else "" if same_split else "; pathways differ"
+        note = (
+            f"; {alone} cells on one side only"
+            if alone
+            else ""
+            if same_split
+            else "; pathways differ"
+        )
         print(f"{file.stem:30} {len(both):7} {int((gap == 0).sum()):17} {gap.max():28.2g}{note}")
     return good
 
@@ -83,18 +149,31 @@ def compare(ours: Path, theirs: Path) -> bool:
 def table(samples: "pd.DataFrame") -> "pd.DataFrame":
     """Return keys, pathway and ΔP of any schema since 030ce2e, with the current names."""
     samples = samples.rename(columns={"delta_p": "delta", "effect": "delta", "quantity": "metric"})
-    samples = samples[samples["metric"] == "p"]
+    if (samples["metric"] == "p").any():
+        samples = samples[samples["metric"] == "p"]
     samples = samples.assign(pathway=samples.get("pathway"))  # left out where no row has one
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
     samples = samples.assign(**{name: samples[name].fillna("") for name in named})
-    return samples.replace({"anchor": ANCHORS, "control": {"matched": "size_matched"}})[[*KEYS, "pathway", "delta"]]
+    return samples.replace({"anchor": ANCHORS, "control": {"matched": "size_matched"}})[
+        [*KEYS, "pathway", "delta"]
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", help="the commit to compare with, or a folder that --out wrote")
-    parser.add_argument("--data", type=Path, default=None, help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--against", help="the commit to compare with, or a folder that --out wrote"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=None,
+        help="folder with popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl, nq.jsonl",
+    )
     parser.add_argument("--limit", type=int, default=64, help="questions per set")
+    parser.add_argument("--only", choices=("questions", "patch"), help="part to measure")
     parser.add_argument("--out", type=Path, default=None, help="folder to keep the samples in")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -103,8 +182,11 @@ def main() -> None:
         if args.against and Path(args.against).is_dir():
             theirs = Path(args.against)
         elif args.against:
-            of_commit(args.against, theirs, args.data, args.limit)
-        measure(ours, args.data, args.limit)
+            of_commit(args.against, theirs, args.data, args.limit, args.only)
+        if args.only != "patch":
+            measure(ours, args.data, args.limit)
+        if args.only != "questions":
+            measure_patches(ours)
         if args.against:
             sys.exit(0 if compare(ours, theirs) else 1)
 

@@ -1,8 +1,10 @@
-"""What a reader of sources cannot see, for the reference (mkdocs.yml, ``extensions:`` of the Python handler).
+"""What a reader of sources cannot see, for the reference (mkdocs.yml, ``extensions:`` of the Python
+handler).
 
-mkdocstrings reads sources and imports nothing. But ``NAME_sweep`` and the arguments of a specification are made when the package is
-imported, each from one declaration. Here they get the signature and the docstring that ``help()`` shows. And what Sphinx calls roles
-(``:func:`name```) become links within the reference, or code where the name does not stand in it.
+mkdocstrings reads sources and imports nothing. But ``NAME_sweep`` and the arguments of a
+specification are made when the package is imported, each from one declaration. Here they get the
+signature and the docstring that ``help()`` shows. And what Sphinx calls roles (``:func:`name```)
+become links within the reference, or code where the name does not stand in it.
 """
 
 import ast
@@ -19,7 +21,12 @@ from anchorlens.protocols.registry import PROTOCOLS, class_of
 
 DOCS = Path(__file__).parent
 _STUB = ast.parse((DOCS.parent / "anchorlens" / "__init__.pyi").read_text(encoding="utf8"))
-_HOMES = {one.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for one in node.names}
+_HOMES = {
+    one.name: node.module
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for one in node.names
+}
 _SHOWN = re.compile(r"^::: (\S+)$", re.MULTILINE)
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod):`(?P<short>~?)(?P<name>[\w.]+)`")
 _METHOD = re.compile(r"\bMETHOD (?P<section>\d)")
@@ -31,12 +38,20 @@ _KINDS = {
 
 
 def shown_names() -> list[str]:
-    """Every name that the reference shows, by its home: ``anchorlens.models.load.load_model``, and so on."""
-    return [name for page in sorted((DOCS / "reference").glob("*.md")) for name in _SHOWN.findall(page.read_text(encoding="utf8"))]
+    """Every name that the reference shows, by its home: ``anchorlens.models.load.load_model``, and
+    so on.
+    """
+    return [
+        name
+        for page in sorted((DOCS / "reference").glob("*.md"))
+        for name in _SHOWN.findall(page.read_text(encoding="utf8"))
+    ]
 
 
 def home_of(name: str) -> str:
-    """Where a public name lives: that of ``anchorlens.load_model`` or ``load_model`` is ``anchorlens.models.load.load_model``."""
+    """Where a public name lives: that of ``anchorlens.load_model`` or ``load_model`` is
+    ``anchorlens.models.load.load_model``.
+    """
     short = name.removeprefix("anchorlens.")
     home = _HOMES.get(short)
     return f"anchorlens.{home}.{short}" if home else name
@@ -76,28 +91,48 @@ class Reference(griffe.Extension):
         for name in PROTOCOLS:
             folder = pkg[f"protocols.{name}"]
             sweep = getattr(importlib.import_module("anchorlens.running.sweeps"), f"{name}_sweep")
-            pkg["running.sweeps"].set_member(f"{name}_sweep", self._function(f"{name}_sweep", sweep))
-            spec = getattr(importlib.import_module(f"anchorlens.protocols.{name}.spec"), class_of(name))
+            pkg["running.sweeps"].set_member(
+                f"{name}_sweep", self._function(f"{name}_sweep", sweep)
+            )
+            spec = getattr(
+                importlib.import_module(f"anchorlens.protocols.{name}.spec"), class_of(name)
+            )
             self._specification(folder[f"spec.{class_of(name)}"], spec)
 
     def _function(self, name: str, made: Any) -> griffe.Function:
         signature = inspect.signature(made)
         function = griffe.Function(
-            name, parameters=_parameters(signature.parameters.values()), returns=_written(signature.return_annotation)
+            name,
+            parameters=_parameters(signature.parameters.values()),
+            returns=_written(signature.return_annotation),
         )
-        function.docstring = griffe.Docstring(self._linked(inspect.getdoc(made) or ""), parser="google", parent=function)
+        function.docstring = griffe.Docstring(
+            self._linked(inspect.getdoc(made) or ""), parser="google", parent=function
+        )
         return function
 
     def _specification(self, shown: griffe.Class, spec: Any) -> None:
         """Its arguments as a signature and a list, in place of the fields that declare them."""
         arguments = spec.arguments()
         given = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(), annotation=field.annotation)
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.get_default(),
+                annotation=field.annotation,
+            )
             for name, field in ((name, spec.model_fields[name]) for name in arguments)
         ]
         shown.set_member("__init__", griffe.Function("__init__", parameters=_parameters(given)))
-        lines = [inspect.cleandoc(spec.__doc__ or ""), "", "Args:", *(f"    {name}: {one.help}" for name, one in arguments.items())]
-        shown.docstring = griffe.Docstring(self._linked("\n".join(lines)), parser="google", parent=shown)
+        lines = [
+            inspect.cleandoc(spec.__doc__ or ""),
+            "",
+            "Args:",
+            *(f"    {name}: {one.help}" for name, one in arguments.items()),
+        ]
+        shown.docstring = griffe.Docstring(
+            self._linked("\n".join(lines)), parser="google", parent=shown
+        )
         for name in arguments:
             if name in shown.members:
                 shown.del_member(name)
@@ -121,5 +156,11 @@ def _written(annotation: Any) -> str | None:
     if annotation is inspect.Signature.empty:
         return None
     plain = isinstance(annotation, type) and not hasattr(annotation, "__args__")
-    text = annotation if isinstance(annotation, str) else annotation.__name__ if plain else inspect.formatannotation(annotation)
+    text = (
+        annotation
+        if isinstance(annotation, str)
+        else annotation.__name__
+        if plain
+        else inspect.formatannotation(annotation)
+    )
     return re.sub(r"\b(?:typing|collections\.abc)\.", "", text)

@@ -36,8 +36,16 @@ def page() -> str:
         own = {n: a for n, a in spec.arguments().items() if n not in shared.model_fields}
         where = f"`al.{name}_sweep`, `al.{class_of(name)}`, `anchorlens {name}`"
         parts.append(f"## {name}\n\n{description}. {where}.\n\n{table(spec, own)}")
-    truth = {n: a for n, a in TruthSpecification.arguments().items() if n not in QuestionSpecification.model_fields}
-    question = {n: a for n, a in QuestionSpecification.arguments().items() if n not in Specification.model_fields}
+    truth = {
+        n: a
+        for n, a in TruthSpecification.arguments().items()
+        if n not in QuestionSpecification.model_fields
+    }
+    question = {
+        n: a
+        for n, a in QuestionSpecification.arguments().items()
+        if n not in Specification.model_fields
+    }
     parts.append(f"## Shared: truth readouts\n\n{table(TruthSpecification, truth)}")
     parts.append(f"## Shared: questions\n\n{table(QuestionSpecification, question)}")
     parts.append(f"## Shared: all protocols\n\n{table(Specification, Specification.arguments())}")
@@ -48,7 +56,11 @@ def table(spec: type[Specification], arguments: dict[str, Argument]) -> str:
     """Return a table for each group of arguments, one row per argument."""
     groups = group_arguments(arguments)
     tables = {title: _rows(spec, own) for title, own in groups.items()}
-    return "\n".join(f"**{title}**\n\n{rows}" for title, rows in tables.items()) if len(tables) > 1 else "".join(tables.values())
+    return (
+        "\n".join(f"**{title}**\n\n{rows}" for title, rows in tables.items())
+        if len(tables) > 1
+        else "".join(tables.values())
+    )
 
 
 def _rows(spec: type[Specification], arguments: dict[str, Argument]) -> str:
@@ -58,7 +70,10 @@ def _rows(spec: type[Specification], arguments: dict[str, Argument]) -> str:
         default = spec.model_fields[name].get_default()
         flag = f"`{flags[name]}`" if name in flags else "Python only"
         shown = "`None`" if default is None else f"`{default!r}`"
-        lines.append(f"| `{name}`{' †' if one.execution_only else ''} | {flag} | {shown} | {one.help.replace('|', chr(92) + '|')} |")
+        lines.append(
+            f"| `{name}`{' †' if one.execution_only else ''} | {flag} | {shown} |"
+            f" {one.help.replace('|', chr(92) + '|')} |"
+        )
     return "\n".join(lines) + "\n"
 
 

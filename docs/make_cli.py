@@ -1,4 +1,5 @@
-"""Write docs/cli.md: every command of ``anchorlens`` with its options, from the command definitions.
+"""Write docs/cli.md: every command of ``anchorlens`` with its options, from the command
+definitions.
 
     python docs/make_cli.py
 
@@ -43,16 +44,28 @@ def section(command: click.Command, context: click.Context) -> str:
     parts = [f"## {context.info_name}", "", f"    {usage}", ""]
     for kept, text in _paragraphs(command.help):
         parts += [textwrap.indent(textwrap.dedent(text), "    ") if kept else _prose(text), ""]
-    options = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    options = [
+        one
+        for one in command.get_params(context)
+        if isinstance(one, click.Option) and "--help" not in one.opts
+    ]
     rows = [record for one in options if (record := one.get_help_record(context)) is not None]
-    parts += ["| option | meaning |", "| --- | --- |", *(f"| `{_cell(flags)}` | {_plain(text)} |" for flags, text in rows)]
-    examples = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n")).removeprefix("Examples:\n")
+    parts += [
+        "| option | meaning |",
+        "| --- | --- |",
+        *(f"| `{_cell(flags)}` | {_plain(text)} |" for flags, text in rows),
+    ]
+    examples = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n")).removeprefix(
+        "Examples:\n"
+    )
     parts += ["", textwrap.indent(textwrap.dedent(examples), "    ")]
     return "\n".join(parts) + "\n"
 
 
 def _paragraphs(text: str | None) -> list[tuple[bool, str]]:
-    """Return (keeps its lines, text) for each paragraph of a help text; click marks the first with ``\\b``."""
+    """Return (keeps its lines, text) for each paragraph of a help text; click marks the first with
+    ``\\b``.
+    """
     parts = [part for part in inspect.cleandoc(text or "").split("\n\n") if part.strip("\b\n ")]
     return [(part.startswith("\b\n"), part.removeprefix("\b\n").rstrip()) for part in parts]
 

@@ -3,7 +3,8 @@
     python docs/make_doctor.py            # the demo model and every small family, on each backend
     python docs/make_doctor.py families   # or only one of the two
 
-Run it once in an environment with transformer-lens 3.9 and once with 4.x: each run replaces its own tables and columns.
+Run it once in an environment with transformer-lens 3.9 and once with 4.x: each run replaces its own
+tables and columns.
 """
 
 import re
@@ -38,17 +39,26 @@ def outcome(family: str, backend: str) -> str:
     """Return the result of one small family in a few words."""
     live, tokenizer = random_model(TINY[family]()), small_tokenizer("byte", bos=True, chat=True)
     try:
-        found = doctor(live, tokenizer=tokenizer, device="cpu", backend=backend, show_progress=False)
+        found = doctor(
+            live, tokenizer=tokenizer, device="cpu", backend=backend, show_progress=False
+        )
     except InputError as error:
         return f"does not load: {re.split(r'[.(] ?', str(error).partition(': ')[2])[0].strip()}"
-    names = {status: [check.name for check in found.checks if check.status == status] for status in ("failed", "not applicable")}
+    names = {
+        status: [check.name for check in found.checks if check.status == status]
+        for status in ("failed", "not applicable")
+    }
     parts = [f"{status}: {', '.join(which)}" for status, which in names.items() if which]
     return "; ".join(["ok" if found.ok else f"**{len(names['failed'])} of {len(CHECKS)}**", *parts])
 
 
 def families(text: str) -> str:
     """Return the table of the families with this version's columns replaced."""
-    known = {row[0].strip("`"): row[1:] for row in rows_of(section(text, "families")) if row[0] in {f"`{name}`" for name in TINY}}
+    known = {
+        row[0].strip("`"): row[1:]
+        for row in rows_of(section(text, "families"))
+        if row[0] in {f"`{name}`" for name in TINY}
+    }
     lines = [f"| family | {' | '.join(COLUMNS)} |", "| --- |" + " --- |" * len(COLUMNS)]
     for family in TINY:
         cells = dict(zip(COLUMNS, known.get(family, [""] * len(COLUMNS)), strict=True))
@@ -71,7 +81,10 @@ def replaced(text: str, name: str, table: str) -> str:
     """Return the page with another table in a section."""
     head, start, rest = text.partition(f"<!-- {name} -->\n")
     assert start, f"{PAGE.name} has no section {name}"
-    return f"{head}{start}\n{table}\n\n<!-- end of {name} -->{rest.partition(f'<!-- end of {name} -->')[2]}"
+    return (
+        f"{head}{start}\n{table}\n\n<!-- end of {name}"
+        f" -->{rest.partition(f'<!-- end of {name} -->')[2]}"
+    )
 
 
 def main(parts: list[str]) -> None:

@@ -1,11 +1,15 @@
-"""Write docs/families.md: support for every architecture that TransformerLens 3.9 registers for HookedTransformer.
+"""Write docs/families.md: support for every architecture that TransformerLens 3.9 registers for
+HookedTransformer.
 
-    .venv-tl4/bin/python docs/make_families.py --bridges    # the column of transformer-lens 4, into docs/families_tl4.json
-    python docs/make_families.py                            # the page, with transformer-lens 3.9
+    # the column of transformer-lens 4, into docs/families_tl4.json
+    .venv-tl4/bin/python docs/make_families.py --bridges
+    # the page, with transformer-lens 3.9
+    python docs/make_families.py
 
-The script builds a small model of each with random weights and the features of its family (tests/models/tiny.py), loads it with
-``load_model`` and compares it with Hugging Face's model. For an unsupported architecture it records the error. `make test` fails if
-the page lacks an architecture; its slow tier fails if a row differs from the output of this script.
+The script builds a small model of each with random weights and the features of its family
+(tests/models/tiny.py), loads it with ``load_model`` and compares it with Hugging Face's model. For
+an unsupported architecture it records the error. `make test` fails if the page lacks an
+architecture; its slow tier fails if a row differs from the output of this script.
 """
 
 import inspect
@@ -55,7 +59,8 @@ class Row:
         architecture: Name in TransformerLens.
         example: Name of a model of this architecture.
         tiny: Small checkpoint that represents it; None if it is not loaded by name.
-        own: Fields of a HookedTransformer that TransformerLens trained; it has no Hugging Face model.
+        own: Fields of a HookedTransformer that TransformerLens trained; it has no Hugging Face
+            model.
         config: Makes the config.json of an unsupported model.
     """
 
@@ -71,7 +76,11 @@ def _mapped(kind: str, example: str, tiny: str | None = None) -> Row:
 
 
 def _own_code(kind: str, name: str) -> Callable[[], dict[str, object]]:
-    return lambda: {"model_type": kind, "architectures": [name], "auto_map": {"AutoModelForCausalLM": f"modeling.{name}"}}
+    return lambda: {
+        "model_type": kind,
+        "architectures": [name],
+        "auto_map": {"AutoModelForCausalLM": f"modeling.{name}"},
+    }
 
 
 ROWS = (
@@ -100,10 +109,26 @@ ROWS = (
     _mapped("gpt_oss", "openai/gpt-oss-20b"),
     Row("neel", "NeelNanda/Attn_Only_2L512W_C4_Code", own={"attn_only": True}),
     Row("neel", "NeelNanda/SoLU_1L512W_C4_Code", own={"act_fn": "solu_ln", "d_mlp": 80}),
-    Row("neel", "ArthurConmy/redwood_attn_2l", own={"attn_only": True, "positional_embedding_type": "shortformer"}),
-    Row("neel-solu-old", "NeelNanda/SoLU_6L_v13_old", own={"act_fn": "solu_ln", "d_mlp": 80, "normalization_type": "LNPre"}),
-    Row("mingpt", "Baidicoot/Othello-GPT-Transformer-Lens", own={"act_fn": "gelu", "d_mlp": 80, "normalization_type": "LNPre"}),
-    Row("GPT2LMHeadCustomModel", "bigcode/santacoder", config=_own_code("gpt2", "GPT2LMHeadCustomModel")),
+    Row(
+        "neel",
+        "ArthurConmy/redwood_attn_2l",
+        own={"attn_only": True, "positional_embedding_type": "shortformer"},
+    ),
+    Row(
+        "neel-solu-old",
+        "NeelNanda/SoLU_6L_v13_old",
+        own={"act_fn": "solu_ln", "d_mlp": 80, "normalization_type": "LNPre"},
+    ),
+    Row(
+        "mingpt",
+        "Baidicoot/Othello-GPT-Transformer-Lens",
+        own={"act_fn": "gelu", "d_mlp": 80, "normalization_type": "LNPre"},
+    ),
+    Row(
+        "GPT2LMHeadCustomModel",
+        "bigcode/santacoder",
+        config=_own_code("gpt2", "GPT2LMHeadCustomModel"),
+    ),
     Row("QWenLMHeadModel", "Qwen/Qwen-1_8B", config=_own_code("qwen", "QWenLMHeadModel")),
     Row("BertForMaskedLM", "google-bert/bert-base-cased", config=transformers.BertConfig),
     Row("T5ForConditionalGeneration", "google-t5/t5-small", config=transformers.T5Config),
@@ -168,7 +193,9 @@ cannot change the attention, and in recurrent layers.
 
 
 def registered() -> set[str]:
-    """Return the architectures that TransformerLens registers for HookedTransformer, from the source of its loader."""
+    """Return the architectures that TransformerLens registers for HookedTransformer, from the
+    source of its loader.
+    """
     from transformer_lens import loading_from_pretrained
 
     source = inspect.getsource(loading_from_pretrained)
@@ -183,11 +210,24 @@ def page() -> str:
 
     other = json.loads(BRIDGES.read_text(encoding="utf8"))
     here, newest = version("transformer-lens"), other["version"]
-    names = ("architecture", "for example", "loads", "parity", "engine", f"bridge, {here}", f"bridge, {newest}")
+    names = (
+        "architecture",
+        "for example",
+        "loads",
+        "parity",
+        "engine",
+        f"bridge, {here}",
+        f"bridge, {newest}",
+    )
     lines = ["| " + " | ".join(names) + " |", "| --- " * len(names) + "|"]
-    lines += [line(row, bridges, theirs) for row, bridges, theirs in zip(ROWS, bridge_cells(), other["bridges"], strict=True)]
+    lines += [
+        line(row, bridges, theirs)
+        for row, bridges, theirs in zip(ROWS, bridge_cells(), other["bridges"], strict=True)
+    ]
     gguf = ", ".join(GGUF[:-1]) + f" and {GGUF[-1]}"
-    return HEAD.format(version=here, newest=newest) + "\n".join(lines) + "\n" + TAIL.format(gguf=gguf)
+    return (
+        HEAD.format(version=here, newest=newest) + "\n".join(lines) + "\n" + TAIL.format(gguf=gguf)
+    )
 
 
 def line(row: Row, *bridges: str) -> str:
@@ -201,12 +241,17 @@ def bridge_cells() -> list[str]:
 
 
 def bridge_cell(row: Row) -> str:
-    """Return the engine of a bridge, or why there is none; "" for models without a Hugging Face model."""
+    """Return the engine of a bridge, or why there is none; "" for models without a Hugging Face
+    model.
+    """
     if row.tiny is None:
         return ""
     try:
         model = load_model(
-            random_model(TINY[row.tiny]()), device="cpu", tokenizer=small_tokenizer("byte", bos=False), backend="bridge"
+            random_model(TINY[row.tiny]()),
+            device="cpu",
+            tokenizer=small_tokenizer("byte", bos=False),
+            backend="bridge",
         )
     except AnchorlensError as error:
         return f"no: {error}"
@@ -226,9 +271,15 @@ def outcome(row: Row) -> tuple[str, str, str]:
     assert row.tiny is not None
     live = random_model(TINY[row.tiny]())
     assert type(live).__name__ == row.architecture
-    model = load_model(live, device="cpu", tokenizer=small_tokenizer("byte", bos=False), backend="hooked")
+    model = load_model(
+        live, device="cpu", tokenizer=small_tokenizer("byte", bos=False), backend="hooked"
+    )
     with torch.no_grad():
-        gap = (model(TOKENS).log_softmax(-1) - live(input_ids=TOKENS).logits.log_softmax(-1)).abs().max()
+        gap = (
+            (model(TOKENS).log_softmax(-1) - live(input_ids=TOKENS).logits.log_softmax(-1))
+            .abs()
+            .max()
+        )
     return "yes", f"{float(gap):.0e}", engine_of(model)
 
 
@@ -252,11 +303,22 @@ def hooked(architecture: str, fields: dict[str, Any]) -> "LensModel":
     """Make a small live HookedTransformer with these fields."""
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-    sizes: dict[str, Any] = {"n_layers": 3, "d_model": 48, "n_heads": 4, "d_head": 12, "n_ctx": 64, "d_vocab": 420, "seed": 0}
+    sizes: dict[str, Any] = {
+        "n_layers": 3,
+        "d_model": 48,
+        "n_heads": 4,
+        "d_head": 12,
+        "n_ctx": 64,
+        "d_vocab": 420,
+        "seed": 0,
+    }
     sizes |= {"act_fn": "gelu", "original_architecture": architecture} | fields
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer", DeprecationWarning)
-        return load_model(HookedTransformer(HookedTransformerConfig(**sizes)), tokenizer=small_tokenizer("byte", bos=False))
+        return load_model(
+            HookedTransformer(HookedTransformerConfig(**sizes)),
+            tokenizer=small_tokenizer("byte", bos=False),
+        )
 
 
 def engine_of(model: "LensModel") -> str:

@@ -1,11 +1,15 @@
-"""Draw the pictures of the docs from runs, as ``anchorlens figure`` does, in 256 colours to keep the repository small.
+"""Draw the pictures of the docs from runs, as ``anchorlens figure`` does, in 256 colours to keep
+the repository small.
 
-    python docs/make_pictures.py runs/demo docs/demo.png                # run of `make demo`
-    python docs/make_pictures.py runs/ko-matched docs/knockout.png      # command in docs/knockout.md
+    # run of `make demo`
+    python docs/make_pictures.py runs/demo docs/demo.png
+    # command in docs/knockout.md
+    python docs/make_pictures.py runs/ko-matched docs/knockout.png
     python examples/selection_effect.py --out runs/selection.png
     python docs/make_pictures.py runs/selection.png docs/selection.png
 
-Needs Pillow (``pip install pillow``) and the requirements of PNG output: ``pip install 'anchorlens[images]'`` and Chromium.
+Needs Pillow (``pip install pillow``) and the requirements of PNG output: ``pip install
+'anchorlens[images]'`` and Chromium.
 """
 
 import argparse
@@ -15,17 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.export import save_figure
 from anchorlens.figures.palette import dataset_styles, rgb_of
-from anchorlens.running.figures import plot_curves
 
 # Colours that are kept exactly: curves of every data set, and text.
 _STYLES = dataset_styles(["popqa", "triviaqa", "hotpotqa", "nq"]).values()
-EXACT = [rgb_of(c) for c in ("#ffffff", "#222222", *(one for s in _STYLES for one in (s.question, s.answer)))]
+EXACT = [
+    rgb_of(c)
+    for c in ("#ffffff", "#222222", *(one for s in _STYLES for one in (s.question, s.answer)))
+]
 
 
 def reduced(path: Path) -> Any:
-    """Return a picture in 256 colours: the exact ones, and the best fit for bands and edges of letters."""
+    """Return a picture in 256 colours: the exact ones, and the best fit for bands and edges of
+    letters.
+    """
     from PIL import Image
 
     with Image.open(path) as opened:
@@ -43,7 +52,9 @@ def reduced(path: Path) -> Any:
 
 def main() -> None:
     """Draw one picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="a run directory, or a PNG")
     parser.add_argument("out", type=Path)
     parser.add_argument("--width", type=int, default=1200)
@@ -52,7 +63,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         drawn = args.source
         if drawn.is_dir():
-            drawn = save_figure(plot_curves(drawn), Path(folder) / "figure.png", width=args.width, scale=args.scale)
+            drawn = save_figure(
+                plot_curves(drawn), Path(folder) / "figure.png", width=args.width, scale=args.scale
+            )
         reduced(drawn).save(args.out, optimize=True)
 
 

@@ -1,6 +1,8 @@
-"""What mkdocs does beside its own work (mkdocs.yml, ``hooks:``): formulas become MathML, and pages come from the repository's root.
+"""What mkdocs does beside its own work (mkdocs.yml, ``hooks:``): formulas become MathML, and pages
+come from the repository's root.
 
-MathML is drawn by the browser itself: no script, no font and no network, when the site is built or when it is read.
+MathML is drawn by the browser itself: no script, no font and no network, when the site is built or
+when it is read.
 """
 
 import html
@@ -19,7 +21,9 @@ _FILE = re.compile(r"\[(?P<page>[\w-]+\.md)\]\(")
 _CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 # What pymdownx.arithmatex makes of $...$ and of $$...$$.
 _FORMULA = re.compile(
-    r'<span class="arithmatex">\\\((?P<line>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<block>.*?)\\\]\s*</div>', re.DOTALL
+    r'<span class="arithmatex">\\\((?P<line>.*?)\\\)</span>|<div'
+    r' class="arithmatex">\s*\\\[(?P<block>.*?)\\\]\s*</div>',
+    re.DOTALL,
 )
 
 
@@ -34,7 +38,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """A link that is called by its file, as it is read best in a repository, gets the page's name in the navigation."""
+    """A link that is called by its file, as it is read best in a repository, gets the page's name
+    in the navigation.
+    """
     names = dict(_named(config.nav))
     return _FILE.sub(lambda found: f"[{names.get(found['page'], found['page'])}](", markdown)
 
@@ -47,7 +53,9 @@ def _named(nav: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Every formula of a page; and a bar in the code of a table, which has to be escaped in the source, is a bar."""
+    """Every formula of a page; and a bar in the code of a table, which has to be escaped in the
+    source, is a bar.
+    """
     return _CELL.sub(lambda found: found[0].replace("\\|", "|"), _FORMULA.sub(_mathml, html))
 
 

@@ -1,7 +1,8 @@
 """Draw the curves of Llama-3.2-1B and Llama-3.2-3B on PopQA, TriviaQA, HotpotQA and NQ.
 
-``python examples/figure_llama32.py --estimate`` prints memory, disk space and time. Both checkpoints are gated: accept their terms
-on the hub and set HF_TOKEN. ``--small`` runs the same code on the demo model and the embedded samples.
+``python examples/figure_llama32.py --estimate`` prints memory, disk space and time. Both
+checkpoints are gated: accept their terms on the hub and set HF_TOKEN. ``--small`` runs the same
+code on the demo model and the embedded samples.
 """
 
 from target_figure import main

@@ -1,7 +1,13 @@
 """Shapes are checked at run time in every test; the real model is loaded once."""
 
+import os
+import sys
+
 from tests.checking import check_package
 
+# Compiling the checked package takes 18 s of CPU: once, not in every worker and command of the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 check_package()
 
 from collections.abc import Callable, Iterator  # noqa: E402
@@ -36,7 +42,9 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``tiny("llama")`` -> directory of that small checkpoint; ``tiny("llama", bos=True)`` with a tokenizer that adds BOS."""
+    """``tiny("llama")`` -> directory of that small checkpoint; ``tiny("llama", bos=True)`` with a
+    tokenizer that adds BOS.
+    """
     from tests.models.tiny import save_tiny
 
     root = tmp_path_factory.mktemp("tiny")
@@ -76,7 +84,9 @@ def small_shards() -> Iterator[None]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """As users run it: types are not checked at run time, so that a wrong kind of object meets the package's own errors."""
+    """As users run it: types are not checked at run time, so that a wrong kind of object meets the
+    package's own errors.
+    """
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -88,7 +98,7 @@ def plain_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are saved with an empty figure: drawing one takes longer than a small sweep."""
     from plotly.graph_objects import Figure
 
-    for module in ("anchorlens.results.saving", "anchorlens.running.recompute"):
+    for module in ("anchorlens.running.saving", "anchorlens.running.recompute"):
         monkeypatch.setattr(f"{module}.main_figure", lambda *_, **__: Figure())
 
 

@@ -1,7 +1,9 @@
-"""Fuzz study files and command lines: every invalid one ends in one message of ours and exit code 2.
+"""Fuzz study files and command lines: every invalid one ends in one message of ours and exit code
+2.
 
-``python -m tests.fuzz_arguments --cases 3000 --seed 0`` counts the outcomes and prints the cases that end otherwise. Every case is a
-dry run in this process. Models and data are checked, but no model is loaded and nothing is measured.
+``python -m tests.fuzz_arguments --cases 3000 --seed 0`` counts the outcomes and prints the cases
+that end otherwise. Every case is a dry run in this process. Models and data are checked, but no
+model is loaded and nothing is measured.
 """
 
 import argparse
@@ -29,7 +31,7 @@ import tomli_w
 import anchorlens as al
 from anchorlens import cli
 from anchorlens.errors import AnchorlensError
-from anchorlens.protocols.planning import SweepPlan
+from anchorlens.measure.budget import SweepPlan
 from anchorlens.running.executors import LocalExecutor
 from tests.models.tiny import save_tiny
 from tests.questions.make import capitals
@@ -38,13 +40,82 @@ from tests.shell import write_questions
 LONG = "x" * 100_000
 # Of another type or range than most arguments.
 VALUES: list[Any] = [
-    0, 1, -1, 2, 300, 2**63, 10**30, -(10**30), 0.5, 2.5, -0.0, 1e308, float("nan"), float("inf"), True, False, "", " ", "0", "1",
-    "2.5", "1/2", "0/0", "3/2", "1e9", "yes", "auto", "all", "none", "cpu", "cuda", "cuda:7", "mps", "float16", "ray", "a:1", "4GB",
-    "-4:", "0-11", "0,0", "a=b", "question=q,answers=gold", "subject -> later", "fewshot(2)", "{question}", "{", "swap", "qa",
-    "popqa-sample", "[red]x[/]", "quiz [/v2]", "<b>x</b>", "%s{0}", "../..", "/", ".", "~nobody/x", "nothing.jsonl", "ü☃😀", "a\nb",
-    "a\x00b", "\x1b[2J", LONG, "9" * 5_000, [], [[]], ["a", "a"], [1, "a"], [0, 2], [10**30], list(range(3_000)), {}, {"a": 1},
-    {"name": {"name": "a"}}, datetime.date(2026, 1, 2),
-]  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    300,
+    2**63,
+    10**30,
+    -(10**30),
+    0.5,
+    2.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    True,
+    False,
+    "",
+    " ",
+    "0",
+    "1",
+    "2.5",
+    "1/2",
+    "0/0",
+    "3/2",
+    "1e9",
+    "yes",
+    "auto",
+    "all",
+    "none",
+    "cpu",
+    "cuda",
+    "cuda:7",
+    "mps",
+    "float16",
+    "ray",
+    "a:1",
+    "4GB",
+    "-4:",
+    "0-11",
+    "0,0",
+    "a=b",
+    "question=q,answers=gold",
+    "subject -> later",
+    "fewshot(2)",
+    "{question}",
+    "{",
+    "swap",
+    "qa",
+    "popqa-sample",
+    "[red]x[/]",
+    "quiz [/v2]",
+    "<b>x</b>",
+    "%s{0}",
+    "../..",
+    "/",
+    ".",
+    "~nobody/x",
+    "nothing.jsonl",
+    "ü☃😀",
+    "a\nb",
+    "a\x00b",
+    "\x1b[2J",
+    LONG,
+    "9" * 5_000,
+    [],
+    [[]],
+    ["a", "a"],
+    [1, "a"],
+    [0, 2],
+    [10**30],
+    list(range(3_000)),
+    {},
+    {"a": 1},
+    {"name": {"name": "a"}},
+    datetime.date(2026, 1, 2),
+]
 SURROGATES = ["\udcff", "a\ud800b", "x\udfff.jsonl"]
 
 
@@ -62,7 +133,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Kind of an outcome (``accepted``, ``clear``, ``several lines``, ``other exit code``, ``raw``) and its message."""
+    """Kind of an outcome (``accepted``, ``clear``, ``several lines``, ``other exit code``, ``raw``)
+    and its message.
+    """
 
     kind: str
     message: str = ""
@@ -78,18 +151,40 @@ class Place:
     @classmethod
     @contextlib.contextmanager
     def make(cls, folder: Path) -> "Iterator[Place]":
-        """Make the files, and let no case load a model or reach the hub until the end of the block."""
+        """Make the files, and let no case load a model or reach the hub until the end of
+        the block.
+        """
         place = cls(folder, str(save_tiny("llama", folder / "llama")))
         write_questions(folder / "mine.jsonl")
-        (folder / "pairs.csv").write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
-        options = {"align": "last", "n_donors": 1, "layers": (0,), "n_resamples": 20, "n_spot_checks": 0, "progress": False}
+        (folder / "pairs.csv").write_text(
+            "clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n"
+        )
+        options = {
+            "align": "last",
+            "n_donors": 1,
+            "layers": (0,),
+            "n_resamples": 20,
+            "n_spot_checks": 0,
+            "progress": False,
+        }
         with pytest.MonkeyPatch.context() as patch:
             al.swap_sweep(place.model, capitals(5), **options).save(folder / "done")
             patch.chdir(folder)
             patch.setenv("HF_HUB_OFFLINE", "1")
             patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
             patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
-            plan = SweepPlan("cone", "", (1,), 1, 1, 1.0, 1.0, 1, 1, None)
+            plan = SweepPlan(
+                engine="cone",
+                reason="",
+                batch_sizes=(1,),
+                questions=1,
+                cells=1,
+                flops=1.0,
+                seconds=1.0,
+                peak_bytes=1,
+                pass_bytes=1,
+                max_memory=None,
+            )
             station = SimpleNamespace(free=1, plan=lambda free: SimpleNamespace(cost=plan))
             patch.setattr(LocalExecutor, "make_runner", lambda *given: station)
             yield place
@@ -110,7 +205,11 @@ _RUN = ("run", "study.toml", "--quiet", "--dry-run")
 
 def _outcome(args: tuple[str, ...]) -> Outcome:
     out, err, code = io.StringIO(), io.StringIO(), None
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        warnings.catch_warnings(),
+    ):
         try:
             cli.main(list(args))
         except SystemExit as stopped:
@@ -119,11 +218,15 @@ def _outcome(args: tuple[str, ...]) -> Outcome:
             return Outcome("raw", _raw(error))
     if code == 0:
         return Outcome("accepted")
-    _, sign, message = err.getvalue().strip().rpartition("Error: ")  # after the usage, warnings and notes
+    _, sign, message = (
+        err.getvalue().strip().rpartition("Error: ")
+    )  # after the usage, warnings and notes
     if not sign or "\n" in message or len(message) > 1_500:
         return Outcome("several lines", message)
     # A download that fails is no invalid input.
-    return Outcome("clear" if code == 2 or "HF_HUB_OFFLINE" in message else "other exit code", message)
+    return Outcome(
+        "clear" if code == 2 or "HF_HUB_OFFLINE" in message else "other exit code", message
+    )
 
 
 def _checked(file: Path) -> Outcome:
@@ -143,27 +246,57 @@ def _raw(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:200]} ({Path(last.filename).name}:{last.lineno})"
 
 
-# --- studies -------------------------------------------------------------------------------------------------------------------
+# --- studies
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def study_of(model: str) -> dict[str, Any]:
     """Return a valid study as values of TOML."""
     return {
-        "models": [model], "device": "cpu", "dtype": "float32", "stream": False, "n_devices": 1,
+        "models": [model],
+        "device": "cpu",
+        "dtype": "float32",
+        "stream": False,
+        "n_devices": 1,
         "data": [
-            {"name": "mine", "path": "mine.jsonl", "limit": 5, "seed": 1, "spans": "auto", "dataset_name": "quiz"},
+            {
+                "name": "mine",
+                "path": "mine.jsonl",
+                "limit": 5,
+                "seed": 1,
+                "spans": "auto",
+                "dataset_name": "quiz",
+            },
             {"name": "popqa-sample", "limit": 4},
         ],
         "protocol": [
-            {"name": "swap", "align": "last", "n-donors": 1, "layers": "0,2", "anchors": ["exact_question"],
-             "null": ["norm_matched"]},
-            {"name": "knockout", "layers": [0, 1], "n_resamples": 50, "edges": "subject -> later", "max_memory": "2GB"},
+            {
+                "name": "swap",
+                "align": "last",
+                "n-donors": 1,
+                "layers": "0,2",
+                "anchors": ["exact_question"],
+                "null": ["norm_matched"],
+            },
+            {
+                "name": "knockout",
+                "layers": [0, 1],
+                "n_resamples": 50,
+                "edges": "subject -> later",
+                "max_memory": "2GB",
+            },
         ],
-    }  # fmt: skip
+    }
 
 
 def _tables(value: Any) -> list[Any]:
-    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    inner = (
+        list(value.values())
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else []
+    )
     own = [value] if isinstance(value, dict) or (isinstance(value, list) and value) else []
     return own + [one for part in inner for one in _tables(part)]
 
@@ -220,42 +353,113 @@ def _mutate_text(rng: random.Random, text: str) -> str:
     line = rng.randrange(len(lines))
     return rng.choice(
         [
-            text[:at], text[:at] + text[at + 1 :], text[:at] + rng.choice('"[]{}=#\n\x00.') + text[at:],
-            "\n".join([*lines[:line], *lines[line + 1 :]]), "\n".join([*lines, lines[line]]),
+            text[:at],
+            text[:at] + text[at + 1 :],
+            text[:at] + rng.choice('"[]{}=#\n\x00.') + text[at:],
+            "\n".join([*lines[:line], *lines[line + 1 :]]),
+            "\n".join([*lines, lines[line]]),
             f"device = {'[' * 3_000}{']' * 3_000}\n" + text.replace("device", "dtype"),
             f"n_devices = {'9' * 5_000}\n" + text.replace("n_devices", "dtype"),
-            text.replace('"', "'"), text.replace("[[", "["), text * 2, "",
+            text.replace('"', "'"),
+            text.replace("[[", "["),
+            text * 2,
+            "",
         ]
-    )  # fmt: skip
+    )
 
 
-# --- arguments -----------------------------------------------------------------------------------------------------------------
+# --- arguments
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def commands_of(model: str) -> list[list[str]]:
     """Return valid commands, each option with its value in one argument."""
-    own = [f"--model={model}", "--limit=5", "--layers=0,2", "--seed=1", "--resamples=50", "--device=cpu"]
+    own = [
+        f"--model={model}",
+        "--limit=5",
+        "--layers=0,2",
+        "--seed=1",
+        "--resamples=50",
+        "--device=cpu",
+    ]
     data = ["--dataset=mine", "--data-file=mine=mine.jsonl", "--spans=auto"]
     run = ["--out=out", "--quiet"]
     return [
-        ["swap", *own, *data, *run, "--align=last", "--n-donors=1", "--anchors=exact_question,pre_answer", "--prompt=qa"],
-        ["swap", *own, *data, *run, "--dtype=float32", "--n-devices=1", "--max-memory=2GB", "--engine=cone", "--null=norm_matched"],
+        [
+            "swap",
+            *own,
+            *data,
+            *run,
+            "--align=last",
+            "--n-donors=1",
+            "--anchors=exact_question,pre_answer",
+            "--prompt=qa",
+        ],
+        [
+            "swap",
+            *own,
+            *data,
+            *run,
+            "--dtype=float32",
+            "--n-devices=1",
+            "--max-memory=2GB",
+            "--engine=cone",
+            "--null=norm_matched",
+        ],
         ["swap", *own, *data, *run, "--job=1/2"],
-        ["swap", *own, *data, *run, "--executor=ray", "--workers=1", "--address=127.0.0.1:1", "--gpus-per-worker=0"],
+        [
+            "swap",
+            *own,
+            *data,
+            *run,
+            "--executor=ray",
+            "--workers=1",
+            "--address=127.0.0.1:1",
+            "--gpus-per-worker=0",
+        ],
         ["swap", "--config=options.toml", *own, *data],
-        ["knockout", *own, *data, *run, "--edges=subject -> later", "--knockout-mode=zero", "--batch-size=2"],
+        [
+            "knockout",
+            *own,
+            *data,
+            *run,
+            "--edges=subject -> later",
+            "--knockout-mode=zero",
+            "--batch-size=2",
+        ],
         ["patch-tokens", *own, *data, *run, "--n-spot-checks=1"],
         ["answer-only", *own, *data, *run, "--add-bos=no", "--max-new-tokens=4"],
         ["patch", *(one for one in own if "limit" not in one), "--pairs=pairs.csv", *run],
         ["run", "study.toml", *run],
-        ["status", "done"], ["status", "done", "--json"], ["merge", "done"], ["verify", "done", "--seed=1"],
-        ["models"], ["datasets", "--json"],
+        ["status", "done"],
+        ["status", "done", "--json"],
+        ["merge", "done"],
+        ["verify", "done", "--seed=1"],
+        ["models"],
+        ["datasets", "--json"],
         ["report", "done", "--out=report.html", "--title=One"],
-        ["figure", "done", "--out=figure.html", "--title=One", "--anchors=exact_question", "--metric=p", "--bands=pointwise",
-         "--width=900"],
-        ["figure", "done", "--label=a", "--contrasts=none", "--style=paper", "--colour=curve", "--facet=dataset", "--theme=light",
-         "--scale=2"],
-    ]  # fmt: skip
+        [
+            "figure",
+            "done",
+            "--out=figure.html",
+            "--title=One",
+            "--anchors=exact_question",
+            "--metric=p",
+            "--bands=pointwise",
+            "--width=900",
+        ],
+        [
+            "figure",
+            "done",
+            "--label=a",
+            "--contrasts=none",
+            "--style=paper",
+            "--colour=curve",
+            "--facet=dataset",
+            "--theme=light",
+            "--scale=2",
+        ],
+    ]
 
 
 def _text(rng: random.Random) -> str:
@@ -264,7 +468,9 @@ def _text(rng: random.Random) -> str:
 
 
 def mutate_arguments(rng: random.Random, model: str) -> Case:
-    """Return a command with up to three mutated options, a mutated option file, or options of another command."""
+    """Return a command with up to three mutated options, a mutated option file, or options of
+    another command.
+    """
     commands = commands_of(model)
     args = list(rng.choice(commands))
     measures = args[0] in ("swap", "knockout", "patch-tokens", "answer-only", "patch", "run")
@@ -281,7 +487,10 @@ def mutate_arguments(rng: random.Random, model: str) -> Case:
             args.insert(1, rng.choice(rng.choice(commands)[1:] or ["--help"]))
         else:
             args[at] = args[at][:-1] + rng.choice(["", "x", "=", "\udcff", "ß"])
-    options = {name.lstrip("-").replace("-", "_"): value for name, _, value in (one.partition("=") for one in commands[0][1:4])}
+    options = {
+        name.lstrip("-").replace("-", "_"): value
+        for name, _, value in (one.partition("=") for one in commands[0][1:4])
+    }
     options |= {rng.choice(["limit", "quiet", "anchors", "n-donors", "out"]): _mutate_value(rng, 1)}
     Path("options.toml").write_text(tomli_w.dumps(options), encoding="utf8")
     more = ["--dry-run"] if measures else ["--cells=0"] if args[0] == "verify" else []
@@ -291,8 +500,10 @@ def mutate_arguments(rng: random.Random, model: str) -> Case:
 def fuzz(place: Place, cases: int, seed: int) -> Iterator[tuple[str, Case, Outcome]]:
     """Yield target, case and outcome; two of three cases are study files."""
     kinds: list[tuple[str, Callable[[random.Random, str], Case]]] = [
-        ("study file", mutate_study), ("study file", mutate_study), ("arguments", mutate_arguments),
-    ]  # fmt: skip
+        ("study file", mutate_study),
+        ("study file", mutate_study),
+        ("arguments", mutate_arguments),
+    ]
     for number in range(cases):
         target, mutate = kinds[number % len(kinds)]
         case = mutate(random.Random(f"{seed} {number}"), place.model)
@@ -300,7 +511,9 @@ def fuzz(place: Place, cases: int, seed: int) -> Iterator[tuple[str, Case, Outco
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz_arguments", description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz_arguments", description=__doc__.split("\n", maxsplit=1)[0]
+    )
     parser.add_argument("--cases", type=int, default=3_000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -310,9 +523,12 @@ def main() -> None:
         for target, case, outcome in fuzz(place, given.cases, given.seed):
             counts.setdefault(target, Counter())[outcome.kind] += 1
             if outcome.kind not in ("accepted", "clear"):
-                print(f"{outcome.kind}: {case}\n    {outcome.message[:300]}", flush=True)  # noqa: T201
+                print(f"{outcome.kind}: {case}\n    {outcome.message[:300]}", flush=True)
     for target, own in counts.items():
-        print(f"{target}: {sum(own.values())} cases, {', '.join(f'{kind} {n}' for kind, n in own.most_common())}")  # noqa: T201
+        print(
+            f"{target}: {sum(own.values())} cases,"
+            f" {', '.join(f'{kind} {n}' for kind, n in own.most_common())}"
+        )
 
 
 if __name__ == "__main__":

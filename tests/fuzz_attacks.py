@@ -2,20 +2,23 @@
 
     python -m tests.fuzz_attacks --cases 3000 --seed 0
 
-One run of every protocol is attacked by somebody who knows the format. Each case edits one thing: a value of a derived table, of
-the samples, of the inputs or of the record; a sample together with all that follows from it; or the configuration together with the
-run's id. Row counts are adapted. Outcomes:
+One run of every protocol is attacked by somebody who knows the format. Each case edits one thing: a
+value of a derived table, of the samples, of the inputs or of the record; a sample together with all
+that follows from it; or the configuration together with the run's id. Row counts are adapted.
+Outcomes:
 
 - right: no reader sees a change;
-- clear error: loading refuses the run with one line, and ``verify`` has a mismatch or the same line;
+- clear error: loading refuses the run with one line, and ``verify`` has a mismatch or the same
+  line;
 - mismatch: loading accepts it, ``verify`` has a mismatch;
 - not checked: ``verify`` says that it checks less than before;
 - several lines: an error of this package with a longer message;
 - raw: another exception, of loading, of ``verify`` or of a reader;
 - silently other: ``verify`` matches, but a reader sees another value.
 
-Two targets cannot be checked, and are counted apart: a sample that is edited with all that follows from it (``consistent``) is found
-if its cell is drawn, and entries that only describe the process that measured (``provenance``) follow from nothing.
+Two targets cannot be checked, and are counted apart: a sample that is edited with all that follows
+from it (``consistent``) is found if its cell is drawn, and entries that only describe the process
+that measured (``provenance``) follow from nothing.
 """
 
 import argparse
@@ -26,7 +29,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,8 +40,7 @@ import plotly.graph_objects as go
 
 import anchorlens as al
 from anchorlens.errors import AnchorlensError
-from anchorlens.results import saving
-from anchorlens.running import recompute
+from anchorlens.running import recompute, saving
 from anchorlens.runs.checksums import write_sums
 from anchorlens.runs.provenance import run_id_of
 from anchorlens.runs.store import read_record
@@ -46,19 +48,46 @@ from tests.fuzz_runs import edit_json, text_of
 from tests.models.tiny import save_tiny
 from tests.questions.make import capitals
 
-OUTCOMES = ("right", "clear error", "mismatch", "not checked", "several lines", "raw", "silently other")
-TARGETS = ("derived", "findings", "samples", "inputs", "record", "configuration", "figure", "consistent", "provenance")
+OUTCOMES = (
+    "right",
+    "clear error",
+    "mismatch",
+    "not checked",
+    "several lines",
+    "raw",
+    "silently other",
+)
+TARGETS = (
+    "derived",
+    "findings",
+    "samples",
+    "inputs",
+    "record",
+    "configuration",
+    "figure",
+    "consistent",
+    "provenance",
+)
 PROVENANCE = ("created", "environment", "plan", "study")
 """Entries of the record that follow from nothing in the run."""
 DESCRIPTIONS = {"model": ("device", "parity", "source", "revision"), "data": ("name", "source")}
-"""Entries of model and data set that follow from nothing either: the names of their places, and a measurement of the loader."""
+"""Entries of model and data set that follow from nothing either: the names of their places, and a
+measurement of the loader.
+"""
 SMALL = {"n_resamples": 20, "n_spot_checks": 1, "progress": False}
 PAIRS = [
-    {"clean": f"The capital of {a} is", "corrupted": f"The capital of {b} is", "answer": f" {x}", "wrong": f" {y}"}
+    {
+        "clean": f"The capital of {a} is",
+        "corrupted": f"The capital of {b} is",
+        "answer": f" {x}",
+        "wrong": f" {y}",
+    }
     for a, b, x, y in (
-        ("France", "Japan", "Paris", "Tokyo"), ("Italy", "Spain", "Rome", "Madrid"), ("Peru", "Iran", "Lima", "Tehran"),
+        ("France", "Japan", "Paris", "Tokyo"),
+        ("Italy", "Spain", "Rome", "Madrid"),
+        ("Peru", "Iran", "Lima", "Tehran"),
     )
-]  # fmt: skip
+]
 
 
 class Attacked:
@@ -66,20 +95,39 @@ class Attacked:
 
     Args:
         folder: Folder for a small checkpoint and the runs.
+        only: Names of the runs; if empty, all.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.model = folder, al.load_model(str(save_tiny("llama", folder / "llama")), device="cpu")
+    def __init__(self, folder: Path, only: Collection[str] = ()) -> None:
+        self.folder, self.model = (
+            folder,
+            al.load_model(str(save_tiny("llama", folder / "llama")), device="cpu"),
+        )
         questions, pairs = capitals(12), al.load_pairs(PAIRS)
         truth = SMALL | {"n_splits": 1}
         sweeps: dict[str, tuple[Any, Callable[..., Any]]] = {
-            "swap": (capitals(6), lambda data: al.swap_sweep(self.model, data, align="last", n_donors=2, **SMALL)),
-            "probe": (questions, lambda data: al.swap_sweep(self.model, data, readout="probe", align="last", n_donors=1, **truth)),
+            "swap": (
+                capitals(6),
+                lambda data: al.swap_sweep(self.model, data, align="last", n_donors=2, **SMALL),
+            ),
+            "probe": (
+                questions,
+                lambda data: al.swap_sweep(
+                    self.model, data, readout="probe", align="last", n_donors=1, **truth
+                ),
+            ),
             "knockout": (questions, lambda data: al.knockout_sweep(self.model, data, **truth)),
-            "patch_tokens": (questions, lambda data: al.patch_tokens_sweep(self.model, data, base="all", **truth)),
-            "answer_only": (questions, lambda data: al.answer_only_sweep(self.model, data, **truth)),
+            "patch_tokens": (
+                questions,
+                lambda data: al.patch_tokens_sweep(self.model, data, base="all", **truth),
+            ),
+            "answer_only": (
+                questions,
+                lambda data: al.answer_only_sweep(self.model, data, **truth),
+            ),
             "patch": (pairs, lambda data: al.patch_sweep(self.model, data, by="layer", **SMALL)),
         }
+        sweeps = {name: one for name, one in sweeps.items() if not only or name in only}
         self.data = {name: data for name, (data, _) in sweeps.items()}
         self.runs = {name: make(data).save(folder / name) for name, (data, make) in sweeps.items()}
         self.seen = {name: see(run) for name, run in self.runs.items()}
@@ -87,7 +135,9 @@ class Attacked:
 
     def verify(self, run: Path, name: str) -> al.Verification:
         """Verify a run with the model and the data set of the run of this name."""
-        return al.verify_run(run, cells=2, model=self.model, data=self.data[name], show_progress=False)
+        return al.verify_run(
+            run, cells=2, model=self.model, data=self.data[name], show_progress=False
+        )
 
 
 def see(run: Path) -> str:
@@ -98,8 +148,12 @@ def see(run: Path) -> str:
         parts += [*map(text_of, frames), repr(one), json.dumps(one.record, sort_keys=True)]
         parts.append(one.probes.fingerprint if one.probes else "")
     record = read_record(run)
-    kept = [{name: one[name] for name in ("run_id", "verdict", "findings")} for one in record["sweeps"]]
-    parts.append(json.dumps([record["created"], record["pending"], record["study"], kept], sort_keys=True))
+    kept = [
+        {name: one[name] for name in ("run_id", "verdict", "findings")} for one in record["sweeps"]
+    ]
+    parts.append(
+        json.dumps([record["created"], record["pending"], record["study"], kept], sort_keys=True)
+    )
     return "\n".join([*parts, (run / "figure.html").read_text(encoding="utf8")])
 
 
@@ -108,7 +162,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "plot_curves": al.plot_curves,
     "plot_heatmap": al.plot_heatmap,
     "adjust_claims": lambda run: al.adjust_claims(al.load_run(run)),
-    "samples_with_inputs": lambda run: [one.samples_with_inputs(controls=True) for one in al.load_run(run)],
+    "samples_with_inputs": lambda run: [
+        one.samples_with_inputs(controls=True) for one in al.load_run(run)
+    ],
     "plot_example": lambda run: [one.plot_example(0) for one in al.load_run(run)],
     "to_xarray": lambda run: [one.to_xarray() for one in al.load_run(run)],
 }
@@ -122,7 +178,9 @@ def other_value(value: Any, column: pd.Series, rng: random.Random) -> Any:
     if isinstance(value, np.ndarray | list):
         items = list(value)
         if items and rng.random() < 0.7:
-            items[rng.randrange(len(items))] = rng.choice((0, 7, -1, 10**6)) if isinstance(items[0], int | np.integer) else "x"
+            items[rng.randrange(len(items))] = (
+                rng.choice((0, 7, -1, 10**6)) if isinstance(items[0], int | np.integer) else "x"
+            )
             return items
         return items[:-1]
     if isinstance(value, bool | np.bool_):
@@ -131,8 +189,12 @@ def other_value(value: Any, column: pd.Series, rng: random.Random) -> Any:
         return rng.choice((0, 1, 2, 10**6, -1))
     if pd.api.types.is_float_dtype(column.dtype):
         known = 0.0 if pd.isna(value) else float(value)
-        return rng.choice((known + 0.01, known - 30, -known, known * 1.001 + 1e-6, 0.0, 1.0, np.nan, np.inf, 1e9))
-    return rng.choice(("x", "", None, "none", "<script>", "France", "{", '{"answer": [99999]}', "q" * 300))
+        return rng.choice(
+            (known + 0.01, known - 30, -known, known * 1.001 + 1e-6, 0.0, 1.0, np.nan, np.inf, 1e9)
+        )
+    return rng.choice(
+        ("x", "", None, "none", "<script>", "France", "{", '{"answer": [99999]}', "q" * 300)
+    )
 
 
 def _equal(one: Any, two: Any) -> bool:
@@ -149,14 +211,22 @@ def edit_values(run: Path, name: str, rng: random.Random) -> str:
     frame = pd.read_parquet(file)
     if frame.empty:
         return ""
-    kind = rng.choice(("value", "value", "value", "column", "permute", "drop", "drop group", "repeat", "reverse"))
+    kind = rng.choice(
+        ("value", "value", "value", "column", "permute", "drop", "drop group", "repeat", "reverse")
+    )
     column, row = rng.choice(list(frame.columns)), rng.randrange(len(frame))
     values = frame[column].tolist()
     if kind in ("value", "column"):
         new = other_value(values[row], frame[column], rng)
         kind += f" {new!r}"[:60]
-        values = [new] * len(frame) if kind.startswith("column") else [*values[:row], new, *values[row + 1 :]]
-        frame[column] = pd.Series(values, index=frame.index, dtype=None if _fits(values, frame[column]) else object)
+        values = (
+            [new] * len(frame)
+            if kind.startswith("column")
+            else [*values[:row], new, *values[row + 1 :]]
+        )
+        frame[column] = pd.Series(
+            values, index=frame.index, dtype=None if _fits(values, frame[column]) else object
+        )
     elif kind == "permute":
         rng.shuffle(values)
         frame[column] = pd.Series(values, index=frame.index, dtype=frame[column].dtype)
@@ -178,11 +248,17 @@ def edit_values(run: Path, name: str, rng: random.Random) -> str:
 
 
 def _fits(values: list[Any], column: pd.Series) -> bool:
-    return not pd.api.types.is_integer_dtype(column.dtype) or all(isinstance(one, int) for one in values)
+    return not pd.api.types.is_integer_dtype(column.dtype) or all(
+        isinstance(one, int) for one in values
+    )
 
 
-def edit_record(run: Path, keys: tuple[str, ...], rng: random.Random, *, rename: bool = False) -> str:
-    """Change one entry of a part of the record; with ``rename``, give the run the id that belongs to it, in all files."""
+def edit_record(
+    run: Path, keys: tuple[str, ...], rng: random.Random, *, rename: bool = False
+) -> str:
+    """Change one entry of a part of the record; with ``rename``, give the run the id that belongs
+    to it, in all files.
+    """
     file = run / "run.json"
     record = json.loads(file.read_text(encoding="utf8"))
     key = rng.choice(keys)
@@ -228,9 +304,14 @@ def edit_consistently(run: Path, rng: random.Random) -> str:
         return ""
     samples.loc[row, ["value_after", "effect"]] = [new, sign * scale * (new - before)]
     if samples.loc[row, "logp_after"] == np.log(after):
-        samples.loc[row, ["logp_after", "logit_diff_after"]] = [np.log(new), np.log(new) - np.log1p(-new)]
+        samples.loc[row, ["logp_after", "logit_diff_after"]] = [
+            np.log(new),
+            np.log(new) - np.log1p(-new),
+        ]
     home = run / "probes" / result.run_id
-    made = type(result).make(result.protocol, samples, result.examples(all_columns=True), result.record, result.run_id)
+    made = type(result).make(
+        result.protocol, samples, result.examples(all_columns=True), result.record, result.run_id
+    )
     made.with_probes(home if home.is_dir() else {}).save(run, overwrite=True)
     return f"samples: row {row}, value_after {after:.3g} -> {new:.3g}, with all that follows"
 
@@ -244,14 +325,31 @@ def attack(run: Path, target: str, rng: random.Random) -> str:
     elif target == "findings":
         done = edit_record(run, ("verdict", "findings"), rng)
     elif target == "record":
-        done = edit_record(run, ("counts", "checks", "noise", "probe", "pairs", "pending", "run_id", "config", "model", "data"), rng)
+        done = edit_record(
+            run,
+            (
+                "counts",
+                "checks",
+                "noise",
+                "probe",
+                "pairs",
+                "pending",
+                "run_id",
+                "config",
+                "model",
+                "data",
+            ),
+            rng,
+        )
     elif target == "configuration":
         done = edit_record(run, ("config", "model", "data"), rng, rename=True)
     elif target == "provenance":
         done = edit_record(run, PROVENANCE, rng)
     elif target == "figure":
         page = (run / "figure.html").read_text(encoding="utf8")
-        (run / "figure.html").write_text(rng.choice(("<script>alert(1)</script>", page + " ", page[::-1])), encoding="utf8")
+        (run / "figure.html").write_text(
+            rng.choice(("<script>alert(1)</script>", page + " ", page[::-1])), encoding="utf8"
+        )
         done = "figure.html"
     else:
         done = edit_consistently(run, rng)
@@ -269,9 +367,13 @@ def run_attack(attacked: Attacked, number: int, seed: int) -> tuple[str, str, st
             shutil.copytree(attacked.runs[name], copy)
             if done := attack(copy, target, rng):
                 if name == "swap" and target == "samples" and "column logit_diff" in done:
-                    target = "consistent"  # nothing follows from the difference to the donor's answer but its own curve
+                    target = (  # nothing follows from the difference to the donor's answer but its own curve
+                        "consistent"
+                    )
                 if done.startswith("noise: .cells"):
-                    target = "provenance"  # a checked cell of a probe sweep gives several differences
+                    target = (  # a checked cell of a probe sweep gives several differences
+                        "provenance"
+                    )
                 if done.startswith("config: .max_new_tokens"):
                     target = "provenance"  # no answer is generated, so no result depends on it
                 found, message = _outcome(attacked, name, copy, rng)
@@ -291,10 +393,13 @@ def _outcome(attacked: Attacked, name: str, run: Path, rng: random.Random) -> tu
         try:
             verified = attacked.verify(run, name)
             lacking = [
-                [one.what for one in own.checks if "not " in one.status + one.detail] for own in (verified, attacked.checks[name])
+                [one.what for one in own.checks if "not " in one.status + one.detail]
+                for own in (verified, attacked.checks[name])
             ]
             checked_less = lacking[0] != lacking[1]
-            problems = [f"{one.what}: {one.detail}" for one in verified.checks if one.status == "mismatch"]
+            problems = [
+                f"{one.what}: {one.detail}" for one in verified.checks if one.status == "mismatch"
+            ]
         except AnchorlensError as why:
             problems = [str(why)]
     except Exception:  # noqa: BLE001 - what is not an error of this package is the finding
@@ -310,14 +415,18 @@ def _outcome(attacked: Attacked, name: str, run: Path, rng: random.Random) -> tu
 
 
 def without_drawing() -> Any:
-    """Return a context in which figures of runs are empty: their drawing takes longer than everything else."""
+    """Return a context in which figures of runs are empty: their drawing takes longer than
+    everything else.
+    """
     stack = patch.multiple(recompute, main_figure=lambda results: go.Figure())
     return stack, patch.multiple(saving, main_figure=lambda results: go.Figure())
 
 
 def main() -> None:
     """Run the cases, print the counts and every case that is neither found nor without effect."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -328,14 +437,19 @@ def main() -> None:
     first, second = without_drawing()
     with tempfile.TemporaryDirectory(prefix="attacks-") as folder, first, second:
         attacked = Attacked(Path(folder))
-        for number in range(args.first, args.first + args.cases) if args.only is None else (args.only,):
+        for number in (
+            range(args.first, args.first + args.cases) if args.only is None else (args.only,)
+        ):
             target, found, done, message = run_attack(attacked, number, args.seed)
             counts[target][found] += 1
             is_limit = target in ("consistent", "provenance") and found == "silently other"
             if (found in OUTCOMES[4:] and not is_limit) or args.only is not None:
-                print(f"case {number}: {target}, {found}: {done}\n{message}", flush=True)  # noqa: T201
+                print(f"case {number}: {target}, {found}: {done}\n{message}", flush=True)
     for target, own in counts.items():
-        print(f"{target}: {sum(own.values())} cases, {', '.join(f'{name} {own[name]}' for name in OUTCOMES)}")  # noqa: T201
+        print(
+            f"{target}: {sum(own.values())} cases,"
+            f" {', '.join(f'{name} {own[name]}' for name in OUTCOMES)}"
+        )
 
 
 if __name__ == "__main__":

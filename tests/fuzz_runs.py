@@ -2,8 +2,9 @@
 
     python -m tests.fuzz_runs --cases 3000 --seed 0
 
-The damage is a flipped bit, a cut, removed or swapped file, or an edit whose checksums are written again: a dropped, retyped or
-renamed column, a dropped or retyped entry of the record. Outcomes of a case:
+The damage is a flipped bit, a cut, removed or swapped file, or an edit whose checksums are written
+again: a dropped, retyped or renamed column, a dropped or retyped entry of the record. Outcomes of a
+case:
 
 - right: the values of the undamaged run;
 - clear error: an error of this package with a message of one line;
@@ -41,24 +42,49 @@ from tests.questions.make import capitals
 from tests.running.kills import OPTIONS, interrupt
 
 OUTCOMES = ("right", "clear error", "several lines", "raw", "silently other")
-VALUES: tuple[Any, ...] = (None, "", "x", "<b>", -1, 0, 7, 1.5, True, [], [1], ["x"], {}, {"a": 1}, [[1]], 10**30, "\ud800", "1e400")
+VALUES: tuple[Any, ...] = (
+    None,
+    "",
+    "x",
+    "<b>",
+    -1,
+    0,
+    7,
+    1.5,
+    True,
+    [],
+    [1],
+    ["x"],
+    {},
+    {"a": 1},
+    [[1]],
+    10**30,
+    "\ud800",
+    "1e400",
+)
 
 
 class Runs:
-    """A finished run of two protocols and parts of a stopped one, with the values that readers have to find.
+    """A finished run of two protocols and parts of a stopped one, with the values that readers have
+    to find.
 
     Args:
         folder: Folder for a small checkpoint and the runs.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.model, self.folder = al.load_model(str(save_tiny("llama", folder / "llama")), device="cpu"), folder
+        self.model, self.folder = (
+            al.load_model(str(save_tiny("llama", folder / "llama")), device="cpu"),
+            folder,
+        )
         base._SHARD_FLOP = 1.0  # a shard for every unit
         data = al.load_qa("popqa-sample", limit=45)
         self.run = al.save_run(
             [
                 al.swap_sweep(self.model, capitals(12), **OPTIONS),
-                al.knockout_sweep(self.model, data, n_resamples=50, n_splits=1, n_spot_checks=0, progress=False),
+                al.knockout_sweep(
+                    self.model, data, n_resamples=50, n_splits=1, n_spot_checks=0, progress=False
+                ),
             ],
             folder / "run",
         )
@@ -75,7 +101,9 @@ class Runs:
 
     def sweep(self, out: Path, **more: Any) -> str:
         """Measure the small sweep, or continue it, and return its values as text."""
-        return text_of(al.swap_sweep(self.model, capitals(12), **OPTIONS, out=out, **more).samples())
+        return text_of(
+            al.swap_sweep(self.model, capitals(12), **OPTIONS, out=out, **more).samples()
+        )
 
 
 def text_of(frame: pd.DataFrame) -> str:
@@ -87,7 +115,13 @@ def _load(run: Path) -> str:
     parts: list[str] = []
     for one in al.load_run(run):
         frames = one.samples(), one.examples(), one.curves(controls=True), one.contrasts()
-        parts += [*map(text_of, frames), repr(one), one.verdict, one._repr_html_(), one.probes.fingerprint if one.probes else ""]
+        parts += [
+            *map(text_of, frames),
+            repr(one),
+            one.verdict,
+            one._repr_html_(),
+            one.probes.fingerprint if one.probes else "",
+        ]
     return "\n".join(parts)
 
 
@@ -96,16 +130,27 @@ READERS: dict[str, Callable[[Path], str]] = {
     "load_curves": lambda run: text_of(al.load_curves(run)),
     "plot_curves": lambda run: str(al.plot_curves(run).to_json()),
     "status": lambda run: str(status_of(run)),
-    "verify": lambda run: str([check for check in al.verify_run(run, cells=0).checks if check.status == "mismatch"]),
+    "verify": lambda run: str(
+        [check for check in al.verify_run(run, cells=0).checks if check.status == "mismatch"]
+    ),
     "adjust_claims": lambda run: text_of(al.adjust_claims(al.load_run(run))),
-    "report": lambda run: al.save_report(run, run.parent / "report.html").read_text(encoding="utf8"),
+    "report": (
+        lambda run: al.save_report(run, run.parent / "report.html").read_text(encoding="utf8")
+    ),
 }
 
 
 def damage_file(folder: Path, rng: random.Random) -> str:
     """Flip a bit of a file, cut, remove or replace it; return what was done."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in ("lock", "figure.html"))
-    file, kind = rng.choice(files), rng.choice(("flip", "flip", "flip", "cut", "remove", "swap", "empty"))
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file() and file.name not in ("lock", "figure.html")
+    )
+    file, kind = (
+        rng.choice(files),
+        rng.choice(("flip", "flip", "flip", "cut", "remove", "swap", "empty")),
+    )
     data = file.read_bytes()
     if kind == "flip" and data:
         place, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
@@ -195,8 +240,13 @@ def run_case(runs: Runs, number: int, seed: int) -> tuple[str, str, str]:
         name = rng.choice(list(READERS))
 
         def as_before(found: str) -> bool:
-            # An edit with new checksums is a run with other values, not damage; `verify` and `status` report.
-            return kind != "run" or name in ("verify", "status") or found.replace(str(copy), str(runs.run)) == runs.values[name]
+            # An edit with new checksums is a run with other values, not damage; `verify` and
+            # `status` report.
+            return (
+                kind != "run"
+                or name in ("verify", "status")
+                or found.replace(str(copy), str(runs.run)) == runs.values[name]
+            )
 
         return (*_named(outcome(lambda: READERS[name](copy), as_before), f"{done}, {name}"),)
 
@@ -219,7 +269,12 @@ def _parts_case(runs: Runs, scratch: Path, rng: random.Random) -> tuple[str, str
         "missing": lambda: str(missing_in(out)),
         "merge": lambda: str(copy_parts(scratch / "other", [parts_of(out)])),
     }
-    return (*_named(outcome(reads[name], lambda found: name != "resume" or found == runs.whole), f"parts: {done}, {name}"),)
+    return (
+        *_named(
+            outcome(reads[name], lambda found: name != "resume" or found == runs.whole),
+            f"parts: {done}, {name}",
+        ),
+    )
 
 
 def _named(found: tuple[str, str], done: str) -> tuple[str, str, str]:
@@ -227,28 +282,38 @@ def _named(found: tuple[str, str], done: str) -> tuple[str, str, str]:
 
 
 def target_of(done: str) -> str:
-    """Return what a case has damaged: files of a run, its tables or record with new checksums, or parts."""
+    """Return what a case has damaged: files of a run, its tables or record with new checksums, or
+    parts.
+    """
     starts = {"parts: ": "parts", "edit run.json": "record", "edit ": "tables"}
     return next((target for start, target in starts.items() if done.startswith(start)), "files")
 
 
 def main() -> None:
     """Run the cases, print the counts and every case that is neither right nor a clear error."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="run this case alone and print its message")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        runs, counts = Runs(Path(folder)), {name: Counter[str]() for name in ("files", "tables", "record", "parts")}
+        runs, counts = (
+            Runs(Path(folder)),
+            {name: Counter[str]() for name in ("files", "tables", "record", "parts")},
+        )
         for number in range(args.cases) if args.only is None else (args.only,):
             found, done, message = run_case(runs, number, args.seed)
             counts[target_of(done)][found] += 1
             if found in OUTCOMES[2:] or args.only is not None:
-                print(f"case {number}: {found}: {done}\n{message}", flush=True)  # noqa: T201
+                print(f"case {number}: {found}: {done}\n{message}", flush=True)
     for target, own in counts.items():
-        print(f"{target}: {sum(own.values())} cases, {', '.join(f'{name} {own[name]}' for name in OUTCOMES)}")  # noqa: T201
+        print(
+            f"{target}: {sum(own.values())} cases,"
+            f" {', '.join(f'{name} {own[name]}' for name in OUTCOMES)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""An independent program: ΔP and pathway of a knockout run, from its files alone, with a plain Hugging Face model.
+"""An independent program: ΔP and pathway of a knockout run, from its files alone, with a plain
+Hugging Face model.
 
-It shares no line with anchorlens: it reads the parquet files with pandas, builds each input from its token ids, and hides the cut
-tokens with a four-dimensional attention mask, one input at a time. The probes are arrays and one formula.
+It shares no line with anchorlens: it reads the parquet files with pandas, builds each input from
+its token ids, and hides the cut tokens with a four-dimensional attention mask, one input at a time.
+The probes are arrays and one formula.
 """
 
 import json
@@ -14,16 +16,22 @@ import torch
 from safetensors.numpy import load_file
 
 PLAIN = {
-    "knockout_mode": "mask", "heads": None, "window": "cumulative", "readout": "probe", "probe_site": "resid_post",
-    "delta_kind": "confidence", "split": "fixed",
-}  # fmt: skip
+    "knockout_mode": "mask",
+    "heads": None,
+    "window": "cumulative",
+    "readout": "probe",
+    "probe_site": "resid_post",
+    "delta_kind": "confidence",
+    "split": "fixed",
+}
 
 
 class KnockoutRecompute:
     """ΔP of single samples and the pathway of single rows.
 
     Args:
-        run: A run directory of sweeps whose settings are those of ``PLAIN``, with edges ``... -> later`` and all layers cut.
+        run: A run directory of sweeps whose settings are those of ``PLAIN``, with edges ``... ->
+            later`` and all layers cut.
         model: The same model, as Hugging Face has it (eager attention, so that it takes any mask).
     """
 
@@ -34,7 +42,11 @@ class KnockoutRecompute:
         self.rows = {
             (run_id, example_id): ([int(token) for token in ids], json.loads(positions))
             for run_id, example_id, ids, positions in zip(
-                base["run_id"], base["example_id"], base["token_ids"], base["positions"], strict=True
+                base["run_id"],
+                base["example_id"],
+                base["token_ids"],
+                base["positions"],
+                strict=True,
             )
         }
         self.probe_layer, self.probes, self.seen, self.streams = {}, {}, {}, {}
@@ -51,7 +63,9 @@ class KnockoutRecompute:
             self.seen[run_id] = [frozenset(one["train_questions"]) for one in said["splits"]]
 
     def stream(self, run_id: str, example_id: str, control: str | None) -> list[np.ndarray]:
-        """What leaves every block at the last exact answer token; ``control`` None: nothing is cut."""
+        """What leaves every block at the last exact answer token; ``control`` None: nothing
+        is cut.
+        """
         key = (run_id, example_id, control)
         if key in self.streams:
             return self.streams[key]
@@ -81,20 +95,28 @@ class KnockoutRecompute:
 
     def p(self, run_id: str, example_id: str, control: str | None, layer: int) -> float:
         """P(hallucination), as the probe of this layer reads it."""
-        (split,) = (s for s, seen in enumerate(self.seen[run_id]) if self.question[example_id] not in seen)
+        (split,) = (
+            s for s, seen in enumerate(self.seen[run_id]) if self.question[example_id] not in seen
+        )
         mean, scale, weights, bias = (
-            self.probes[run_id][f"{split}.{layer}.{name}"] for name in ("mean_", "scale_", "coef_", "intercept_")
+            self.probes[run_id][f"{split}.{layer}.{name}"]
+            for name in ("mean_", "scale_", "coef_", "intercept_")
         )
         standard = (self.stream(run_id, example_id, control)[layer] - mean) / scale
         return 1 / (1 + math.exp(-(float(np.dot(weights[0], standard)) + float(bias[0]))))
 
     def delta_p(self, cell) -> float:
-        """100 * (confidence after - confidence before) in what was predicted before, of one row of samples.parquet."""
+        """100 * (confidence after - confidence before) in what was predicted before, of one row of
+        samples.parquet.
+        """
         before = self.p(cell.run_id, cell.example_id, None, cell.layer)
         after = self.p(cell.run_id, cell.example_id, cell.control, cell.layer)
         return 100 * (after - before) if before >= 0.5 else 100 * (before - after)
 
     def pathway(self, run_id: str, example_id: str, control: str) -> str:
         """Q-Anchored where the prediction at k* is another one after the cut."""
-        predicted = [self.p(run_id, example_id, when, self.probe_layer[run_id]) >= 0.5 for when in (None, control)]
+        predicted = [
+            self.p(run_id, example_id, when, self.probe_layer[run_id]) >= 0.5
+            for when in (None, control)
+        ]
         return "A-Anchored" if predicted[0] == predicted[1] else "Q-Anchored"

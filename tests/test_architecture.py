@@ -1,6 +1,8 @@
-"""Imports run in one direction: between rooms in the order below, and between files without a circle.
+"""Imports run in one direction: between rooms in the order below, and between files without a
+circle.
 
-Read from the source, so that imports inside functions, under TYPE_CHECKING and by `import_module` count like any other.
+Read from the source, so that imports inside functions, under TYPE_CHECKING and by `import_module`
+count like any other.
 """
 
 import ast
@@ -15,20 +17,49 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "anchorlens"
 
 ORDER = (
-    "statistics", "models", "prompts", "engine", "patching", "diagnosis", "questions", "probing", "figures", "runs", "results",
-    "protocols", "running", "report", "cli",
-)  # fmt: skip
+    "statistics",
+    "models",
+    "prompts",
+    "engine",
+    "measure",
+    "patching",
+    "diagnosis",
+    "questions",
+    "probing",
+    "runs",
+    "results",
+    "protocols",
+    "loading",
+    "figures",
+    "running",
+    "report",
+    "cli",
+)
 """Each room imports only rooms that stand before it."""
 
+LAZY_CALLS = {
+    ("results.sweep", "figures.example_figure"),  # SweepResult.plot_example
+    ("results.sweep", "running.saving"),  # SweepResult.save
+}
+"""Methods of results that draw or save: imports against the order, inside the method."""
+
+WITHOUT_QUESTIONS = ("prompts", "engine", "measure", "patching", "protocols.patch")
+"""Rooms, and one protocol, that know prompts and tokens, but no questions and answers."""
+
 LEAVES = "leaves"
-"""Files beside the rooms; they import only one another. `anchorlens/__init__.py` imports any room and is imported by cli alone."""
+"""Files beside the rooms; they import only one another.
+
+`anchorlens/__init__.py` imports any room and is imported by cli alone.
+"""
 
 
 def read_sources() -> dict[str, str]:
     """Module name -> source; a package goes by its own name."""
     found = {}
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
-        found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = file.read_text(encoding="utf8")
+        found[".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = (
+            file.read_text(encoding="utf8")
+        )
     found[PACKAGE] = (
         (ROOT / PACKAGE / "__init__.pyi")
         .read_text(encoding="utf8")
@@ -38,24 +69,67 @@ def read_sources() -> dict[str, str]:
     return found
 
 
+def lazy_calls(name: str, tree: ast.Module) -> set[ast.ImportFrom]:
+    """Imports of `LAZY_CALLS` that stand inside a function."""
+    inside = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {
+        node
+        for function in inside
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom)
+        and (name.removeprefix(f"{PACKAGE}."), (node.module or "").removeprefix(f"{PACKAGE}."))
+        in LAZY_CALLS
+    }
+
+
 def imports_of(name: str, text: str, known: Mapping[str, str]) -> Iterator[str]:
-    """Modules of the package that a file imports; an f-string in `import_module` counts as every module that it matches."""
-    for node in ast.walk(ast.parse(text)):
+    """Modules of the package that a file imports; an f-string in `import_module` counts as every
+    module that it matches. Listed lazy calls are left out.
+    """
+    tree = ast.parse(text)
+    lazy = lazy_calls(name, tree)
+    for node in ast.walk(tree):
+        if node in lazy:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
             assert node.module in known, f"{name} imports {node.module}, which does not exist"
-            yield from (one for alias in node.names for one in (f"{node.module}.{alias.name}", node.module) if one in known)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and name != PACKAGE:
-            pattern = re.sub(r"\\?\{[^}]*\\?\}", r"[\\w.]+", ast.unparse(node.args[0]).lstrip("f").strip("'\""))
+            yield from (
+                one
+                for alias in node.names
+                for one in (f"{node.module}.{alias.name}", node.module)
+                if one in known
+            )
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith("import_module")
+            and name != PACKAGE
+        ):
+            pattern = re.sub(
+                r"\\?\{[^}]*\\?\}", r"[\\w.]+", ast.unparse(node.args[0]).lstrip("f").strip("'\"")
+            )
             yield from (one for one in known if re.fullmatch(pattern, one))
 
 
+def is_bare(text: str) -> bool:
+    """True for a module without statements: empty, or only a docstring."""
+    body = ast.parse(text).body
+    return not body or (len(body) == 1 and ast.get_docstring(ast.parse(text)) is not None)
+
+
 def import_graph(texts: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, set[str]]:
-    """Module -> modules that it imports, of these modules or of all. Empty `__init__` files are left out."""
-    bare = {name for name, text in texts.items() if not text.strip()}
-    return {name: {one for one in imports_of(name, texts[name], texts) if one != name and one not in bare}
-            for name in names or texts}  # fmt: skip
+    """Module -> modules that it imports, of these modules or of all.
+
+    `__init__` files without statements are left out.
+    """
+    bare = {name for name, text in texts.items() if is_bare(text)}
+    return {
+        name: {
+            one for one in imports_of(name, texts[name], texts) if one != name and one not in bare
+        }
+        for name in names or texts
+    }
 
 
 def room_of(name: str) -> str:
@@ -69,13 +143,30 @@ def wrong_imports(graph: Mapping[str, set[str]]) -> list[str]:
     for name, others in graph.items():
         for other in others:
             here, there = room_of(name), room_of(other)
-            climbs = here != there and order.index(there) > order.index(here) and name not in (PACKAGE, f"{PACKAGE}.__main__")
+            climbs = (
+                here != there
+                and order.index(there) > order.index(here)
+                and name not in (PACKAGE, f"{PACKAGE}.__main__")
+            )
             if climbs or (other == PACKAGE and here != "cli"):
                 found.append(f"{name} imports {other}")
     return found
 
 
-def with_import(texts: Mapping[str, str], graph: Mapping[str, set[str]], name: str, line: str) -> dict[str, set[str]]:
+def imports_of_questions(graph: Mapping[str, set[str]]) -> list[str]:
+    """Imports of questions by modules that measure prompts of any kind."""
+    homes = tuple(f"{PACKAGE}.{room}." for room in WITHOUT_QUESTIONS)
+    return [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if f"{name}.".startswith(homes) and other.startswith(f"{PACKAGE}.questions")
+    ]
+
+
+def with_import(
+    texts: Mapping[str, str], graph: Mapping[str, set[str]], name: str, line: str
+) -> dict[str, set[str]]:
     return {**graph, **import_graph({**texts, name: f"{texts[name]}\n{line}\n"}, [name])}
 
 
@@ -98,32 +189,82 @@ def test_imports_follow_the_order_and_there_is_no_circle_between_files(graph):
     TopologicalSorter(graph).prepare()
 
 
+def test_every_lazy_call_is_there(texts):
+    assert all(
+        lazy_calls(f"{PACKAGE}.{name}", ast.parse(texts[f"{PACKAGE}.{name}"]))
+        for name, _ in LAZY_CALLS
+    )
+
+
+def test_results_and_protocols_import_no_plotly(texts):
+    plotly = re.compile(r"^(?:from|import) plotly", re.MULTILINE)
+    assert {room_of(name) for name, text in texts.items() if plotly.search(text)} == {
+        "figures",
+        "report",
+    }
+
+
+def test_prompts_and_what_measures_them_import_nothing_of_questions(graph):
+    assert imports_of_questions(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("prompts.pairs", "def late():\n    from anchorlens.questions.example import Example"),
+        ("engine.cone", "from anchorlens.questions.tokens import TokenRow"),
+        ("patching", "if TYPE_CHECKING:\n    from anchorlens.questions.tokens import TokenRow"),
+        ("measure.checks", "from anchorlens.questions.tokens import TokenRow"),
+        ("protocols.patch.patch_inputs", "import anchorlens.questions.build_rows"),
+        ("protocols.patch.spec", "import_module('anchorlens.questions.spans.rules')"),
+    ],
+)
+def test_an_import_of_questions_is_found(texts, graph, name, line):
+    assert imports_of_questions(with_import(texts, graph, f"{PACKAGE}.{name}", line))
+
+
 def test_every_file_is_used(texts, graph):
-    used = set().union(*graph.values())
-    assert {name for name, text in texts.items() if name not in used and text.strip()} == {f"{PACKAGE}.__main__"}
+    used = set().union(*graph.values(), {f"{PACKAGE}.{name}" for _, name in LAZY_CALLS})
+    assert {name for name, text in texts.items() if name not in used and not is_bare(text)} == {
+        f"{PACKAGE}.__main__"
+    }
 
 
 def test_transformer_lens_is_imported_in_models_and_hooked_transformer_in_one_part_of_it(texts):
     imports = re.compile(r"^\s*(?:from|import) transformer_lens", re.MULTILINE)
     users = {name for name, text in texts.items() if imports.search(text)}
     assert {room_of(name) for name in users} == {"models"}
-    hooked = {name for name in users if re.search(r"^\s*from transformer_lens.*import.*Hooked", texts[name], re.MULTILINE)}
-    assert {name for name in hooked if not name.startswith("anchorlens.models.hooked.")} == {"anchorlens.models.backend"}
+    hooked = {
+        name
+        for name in users
+        if re.search(r"^\s*from transformer_lens.*import.*Hooked", texts[name], re.MULTILINE)
+    }
+    assert {name for name in hooked if not name.startswith("anchorlens.models.hooked.")} == {
+        "anchorlens.models.backend"
+    }
 
 
 def test_tests_mirror_the_package():
-    folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
+    folders = {
+        file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")
+    }
     folders.remove(Path("contract"))  # tests of both versions of TransformerLens
-    assert [folder for folder in folders if not any((home / folder).is_dir() for home in (ROOT / PACKAGE, ROOT))] == []
+    assert [
+        folder
+        for folder in folders
+        if not any((home / folder).is_dir() for home in (ROOT / PACKAGE, ROOT))
+    ] == []
 
 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("engine.cost", "from anchorlens.protocols.oom_splitting import OomSplitter"),
+        ("engine.cost", "from anchorlens.measure.oom_splitting import OomSplitter"),
         ("engine.cone", "from anchorlens.questions.tokens import TokenRow"),
         ("errors", "def late():\n    import anchorlens.models.card"),
-        ("figures.table", "if TYPE_CHECKING:\n    from anchorlens.runs import store"),
+        ("runs.store", "if TYPE_CHECKING:\n    from anchorlens.figures import table"),
+        ("results.sweep", "from anchorlens.figures.example_figure import plot_example"),
+        ("results.sweep", "def late():\n    from anchorlens.figures import curves"),
         ("probing.probes", "import anchorlens as al"),
         ("statistics.delta", "import_module('anchorlens.engine.cone')"),
         ("prompts.batches", "importlib.import_module(f'anchorlens.engine.{x}')"),

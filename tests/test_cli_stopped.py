@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from anchorlens.progress import Progress
-from anchorlens.running.study import Outcome
+from anchorlens.running.run_study import Outcome
 from tests.running.kills import hashes, interrupt
 from tests.shell import ROOT, here, shell, swap_of, write_questions
 
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("plain_figure")
 
 @pytest.fixture(scope="module")
 def args(tiny, tmp_path_factory):
-    return swap_of(tiny("llama"), write_questions(tmp_path_factory.mktemp("questions") / "mine.jsonl"))
+    return swap_of(
+        tiny("llama"), write_questions(tmp_path_factory.mktemp("questions") / "mine.jsonl")
+    )
 
 
 # Sends itself a signal when some cells are done.
@@ -44,14 +46,26 @@ main(sys.argv[1:])
 @pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     """Stopped in the middle of the forward passes."""
-    given = [*args, "--limit", "12", "--n-donors", "9", "--batch-size", "1", "--out", str(tmp_path / "a")]
+    given = [
+        *args,
+        "--limit",
+        "12",
+        "--n-donors",
+        "9",
+        "--batch-size",
+        "1",
+        "--out",
+        str(tmp_path / "a"),
+    ]
     done = shell(*given, script=_STOPS_ITSELF.replace("SIGINT", signal_name), code=1, timeout=120)
     assert "Stopped. Nothing was written." in done.stderr
     assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
-def test_a_signal_that_the_parent_ignores_stays_ignored(capsys, args, tmp_path, monkeypatch, signal_name):
+def test_a_signal_that_the_parent_ignores_stays_ignored(
+    capsys, args, tmp_path, monkeypatch, signal_name
+):
     """`nohup` starts a command so."""
     number = signal.Signals[signal_name]
     right, before = Progress.advance, signal.signal(number, signal.SIG_IGN)
@@ -82,17 +96,27 @@ def test_ctrl_c_keeps_the_sweeps_that_are_finished(capsys, args, tiny, tmp_path,
 
 
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
-def test_a_terminal_that_is_closed_stops_a_run_as_a_scheduler_does(capsys, args, tmp_path, small_shards, signal_name):
+def test_a_terminal_that_is_closed_stops_a_run_as_a_scheduler_does(
+    capsys, args, tmp_path, small_shards, signal_name
+):
     number = signal.Signals[signal_name]
+    inherited = signal.signal(number, signal.SIG_DFL)  # SIGHUP is ignored under nohup
     patch, before = interrupt(2, lambda: os.kill(os.getpid(), number)), signal.getsignal(number)
     err = here(capsys, *args, "--batch-size", "1", "--out", tmp_path / "run", code=1).err
     patch.undo()
     assert "Stopped. 2 shards are kept in" in err
     assert signal.getsignal(number) is before
+    signal.signal(number, inherited)
 
 
-def test_a_second_ctrl_c_does_not_change_the_message(capsys, args, tmp_path, small_shards, monkeypatch):
-    patch, right, before = interrupt(2), Outcome.kept, signal.signal(signal.SIGINT, signal.default_int_handler)
+def test_a_second_ctrl_c_does_not_change_the_message(
+    capsys, args, tmp_path, small_shards, monkeypatch
+):
+    patch, right, before = (
+        interrupt(2),
+        Outcome.kept,
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
     def kept(self):
         os.kill(os.getpid(), signal.SIGINT)
@@ -120,7 +144,10 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     err = here(capsys, *given, code=2).err
     assert "unfinished run (2 shards done)" in err
     assert "(--resume, --restart)" in err
-    assert "config.seed: 0 before, 3 now" in here(capsys, *given, "--resume", "--seed", "3", code=2).err
+    assert (
+        "config.seed: 0 before, 3 now"
+        in here(capsys, *given, "--resume", "--seed", "3", code=2).err
+    )
     here(capsys, *given, "--resume")
     assert json.loads(here(capsys, "status", out, "--json").out)["state"] == "finished"
     here(capsys, *given, "--resume")  # nothing is left to do
@@ -133,8 +160,8 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     here(capsys, *given, "--out", "whole")
     said = here(capsys, *given, "--out", "run", "--job", "2/2").out
     assert (
-        "Job 2/2 has measured its shards: 2 of 5 shards are in run.parts. When all are there, finish with: anchorlens merge run"
-        in said
+        "Job 2/2 has measured its shards: 2 of 5 shards are in run.parts. When all are there,"
+        " finish with: anchorlens merge run" in said
     )
     told = here(capsys, "status", "run").out
     assert "2 of 5 shards" in told
@@ -157,7 +184,9 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     assert "run is already complete" in here(capsys, "merge", tmp_path / "run").out
 
 
-def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, args, tmp_path, small_shards):
+def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(
+    capsys, args, tmp_path, small_shards
+):
     given = [*args, "--batch-size", "1", "--quiet"]
     for i in (1, 2):
         here(capsys, *given, "--out", tmp_path / f"machine{i}" / "a", "--job", f"{i}/3")
@@ -171,7 +200,9 @@ def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(capsys, a
     assert not (tmp_path / "a.parts").exists()
 
 
-def test_merge_writes_a_run_whatever_the_recorded_command_says_of_a_dry_run(capsys, args, tmp_path, small_shards):
+def test_merge_writes_a_run_whatever_the_recorded_command_says_of_a_dry_run(
+    capsys, args, tmp_path, small_shards
+):
     out = tmp_path / "run"
     here(capsys, *args, "--batch-size", "1", "--quiet", "--out", out, "--job", "1/1")
     file = tmp_path / "run.parts" / "run.json"
@@ -183,14 +214,24 @@ def test_merge_writes_a_run_whatever_the_recorded_command_says_of_a_dry_run(caps
 
 
 @pytest.mark.parametrize(
-    "command", [{}, {"name": "swap", "given": 3, "folder": "."}, {"name": "figure", "given": {}, "folder": "."}]
+    "command",
+    [
+        {},
+        {"name": "swap", "given": 3, "folder": "."},
+        {"name": "figure", "given": {}, "folder": "."},
+    ],
 )
-def test_merge_refuses_a_command_that_it_cannot_repeat(capsys, args, tmp_path, small_shards, command):
+def test_merge_refuses_a_command_that_it_cannot_repeat(
+    capsys, args, tmp_path, small_shards, command
+):
     out = tmp_path / "run"
     here(capsys, *args, "--batch-size", "1", "--quiet", "--out", out, "--job", "1/1")
     file = tmp_path / "run.parts" / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "command": command}))
-    assert "This run was begun by another version of anchorlens." in here(capsys, "merge", out, code=2).err
+    assert (
+        "This run was begun by another version of anchorlens."
+        in here(capsys, "merge", out, code=2).err
+    )
 
 
 def _left(mark):
@@ -211,7 +252,9 @@ def wait_until(is_so, seconds):
         time.sleep(0.2)
 
 
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'anchorlens[ray]'")
+needs_ray = pytest.mark.skipif(
+    find_spec("ray") is None, reason="Ray is not installed: pip install 'anchorlens[ray]'"
+)
 
 
 @needs_ray
@@ -220,14 +263,25 @@ def test_workers_from_a_shell(args, tmp_path):
     given, mark = [*args, "--quiet", "--json"], str(tmp_path)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
     shell(*given, "--out", str(tmp_path / "whole"), env=env)
-    done = shell(*given, "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2", env=env)
+    done = shell(
+        *given, "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2", env=env
+    )
     assert json.loads(done.stdout)["run"] == str(tmp_path / "out")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
-    assert "--executor ray" in json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"][0]["environment"]["command"]
+    assert (
+        "--executor ray"
+        in json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"][0]["environment"][
+            "command"
+        ]
+    )
     assert _left(mark) == []
     workers = ["--executor", "ray", "--workers", "2"]
     done = shell(*given, "--out", str(tmp_path / "bad"), *workers, "--layers", "9", env=env, code=2)
-    assert done.stderr.splitlines()[-1] == "Error: layers=(9,) must be different numbers from -3 to 2. (--layers)"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "Error: layers=(9,): the model has 3 layers; 9 is the first that it lacks. Give numbers"
+        " from -3 to 2. (--layers)"
+    )
     assert not [*tmp_path.glob("bad*")]
 
 
@@ -236,7 +290,16 @@ def test_workers_from_a_shell(args, tmp_path):
 def test_a_signal_ends_a_run_with_workers_and_leaves_none(args, tmp_path):
     mark = str(tmp_path)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}
-    given = [*args, "--quiet", "--out", str(tmp_path / "out"), "--executor", "ray", "--workers", "2"]
+    given = [
+        *args,
+        "--quiet",
+        "--out",
+        str(tmp_path / "out"),
+        "--executor",
+        "ray",
+        "--workers",
+        "2",
+    ]
     command, pipe = [sys.executable, "-m", "anchorlens", *given], subprocess.PIPE
     run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True)
     wait_until(lambda: any("ray::RayWorker" in line for line in _left(mark)), 120)

@@ -10,8 +10,10 @@ from tests.tokenizers_small import small_tokenizer
 
 
 def test_the_words_are_those_that_the_package_knows():
-    row = RowTokenizer(small_tokenizer("byte", bos=False), QAPrompt()).row(capital("France", "Paris"))
-    assert set(row.positions) == set(constants.ANCHORS)
+    row = RowTokenizer(small_tokenizer("byte", bos=False), QAPrompt()).row(
+        capital("France", "Paris")
+    )
+    assert set(row.positions) == {*constants.ANCHORS, "rest_words", "rest_content"}
     assert set(constants.PROBE_SITES) <= set(constants.SITES) == set(adapter.SITES)
     assert set(constants.ANSWER_READOUTS) == set(READOUTS)
     assert not set(constants.ANSWER_READOUTS) & set(constants.TRUTH_READOUTS)

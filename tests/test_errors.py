@@ -11,7 +11,14 @@ def test_what_is_spelt_alike_or_has_the_word_as_a_part():
     assert many.startswith("Known: 0000, 0001,")
     assert many.endswith(", 0039, and 1960 more.")
     # What has the word as a part comes first.
-    assert did_you_mean("site", ["split", "probe_site", "seed"]) == "Did you mean 'probe_site' or 'split'?"
-    assert did_you_mean("rest", ["exact_question", "question_rest"]) == "Did you mean 'question_rest'?"
+    assert (
+        did_you_mean("site", ["split", "probe_site", "seed"])
+        == "Did you mean 'probe_site' or 'split'?"
+    )
+    assert (
+        did_you_mean("rest", ["exact_question", "question_rest"]) == "Did you mean 'question_rest'?"
+    )
     # Three at most.
-    assert did_you_mean("a", ["a_b", "a_c", "a_d", "a_e"]) == "Did you mean 'a_b' or 'a_c' or 'a_d'?"
+    assert (
+        did_you_mean("a", ["a_b", "a_c", "a_d", "a_e"]) == "Did you mean 'a_b' or 'a_c' or 'a_d'?"
+    )

@@ -14,14 +14,20 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 def said_by(script, *args):
     """What an example prints, in a process of its own."""
-    done = subprocess.run([sys.executable, str(EXAMPLES / script), *map(str, args)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *map(str, args)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.mark.slow
 def test_swap_in_ten_lines(monkeypatch, tmp_path):
-    code = [line for line in (EXAMPLES / "swap_ten_lines.py").read_text().split('"""')[2].splitlines() if line.strip()]
+    code = [
+        line
+        for line in (EXAMPLES / "swap_ten_lines.py").read_text().split('"""')[2].splitlines()
+        if line.strip()
+    ]
     assert len(code) <= 10
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "swap_ten_lines.py"))
@@ -60,8 +66,14 @@ def test_demo_with_few_questions(tmp_path):
 @pytest.mark.slow
 def test_a_probe_at_chance_draws_a_gap(tmp_path):
     """The worked example of docs/knockout.md: the selection effect on real weights."""
-    chance = said_by("selection_effect.py", "--limit", 120, "--out", tmp_path / "s.html").split("probe of shuffled labels")[1]
-    points = {line.split()[0]: float(line.split()[1]) for line in chance.splitlines() if line.strip().startswith(("Q-", "A-"))}
+    chance = said_by("selection_effect.py", "--limit", 120, "--out", tmp_path / "s.html").split(
+        "probe of shuffled labels"
+    )[1]
+    points = {
+        line.split()[0]: float(line.split()[1])
+        for line in chance.splitlines()
+        if line.strip().startswith(("Q-", "A-"))
+    }
     assert points["Q-Anchored"] < -10
     assert points["Q-Anchored"] < points["A-Anchored"] - 10
     assert (tmp_path / "s.html").is_file()

@@ -82,8 +82,16 @@ def test_names_are_those_that_outputs_write():
     def mine():
         return 0
 
-    names = [callable_name(f) for f in (mine, len, lambda: 0, Threshold(1), functools.partial(mine))]
-    assert names == ["callable:mine", "callable:len", "callable:<lambda>", "callable:Threshold", "callable:partial"]
+    names = [
+        callable_name(f) for f in (mine, len, lambda: 0, Threshold(1), functools.partial(mine))
+    ]
+    assert names == [
+        "callable:mine",
+        "callable:len",
+        "callable:<lambda>",
+        "callable:Threshold",
+        "callable:partial",
+    ]
 
 
 # Pairs of functions of one name that do different things.
@@ -97,8 +105,14 @@ TEXTS = {
     "keyword default": ("def f(x, *, k=1): return k", "def f(x, *, k=2): return k"),
     "argument's name": ("def f(x, a): return x", "def f(x, b): return x"),
     "rest": ("def f(x): return x", "def f(*x): return x"),
-    "inner function": ("def f(x): return [y + 1 for y in x]", "def f(x): return [y + 2 for y in x]"),
-    "inner lambda": ("def f(x): return (lambda y: y + 1)(x)", "def f(x): return (lambda y: y + 2)(x)"),
+    "inner function": (
+        "def f(x): return [y + 1 for y in x]",
+        "def f(x): return [y + 2 for y in x]",
+    ),
+    "inner lambda": (
+        "def f(x): return (lambda y: y + 1)(x)",
+        "def f(x): return (lambda y: y + 2)(x)",
+    ),
     "members": ("def f(x): return x in {'a', 'b'}", "def f(x): return x in {'a', 'c'}"),
     "what is caught": (
         "def f(x):\n try: return x()\n except KeyError: pass",
@@ -110,22 +124,77 @@ TEXTS = {
 
 def test_where_it_stands_and_what_is_said_about_it_do_not_count():
     plain = defined("def f(x):\n    return [y + 1 for y in x]")
-    moved = defined("\n\n\ndef outer():\n    def f(x):  # a comment\n        return [y + 1 for y in x]\n    return f\ng = outer()\n")
+    moved = defined(
+        "\n\n\ndef outer():\n    def f(x):  # a comment\n        return [y + 1 for y in x]\n   "
+        " return f\ng = outer()\n"
+    )
     assert fingerprint(plain) == fingerprint(moved)
 
 
 VALUES = [
-    1, 2, 1.0, True, None, "1", b"1", (1, 2), [1, 2], (1, (2, 3)), {1, 2}, frozenset({1, 2}), {"a": 1}, {"a": 2}, range(3),
+    1,
+    2,
+    1.0,
+    True,
+    None,
+    "1",
+    b"1",
+    (1, 2),
+    [1, 2],
+    (1, (2, 3)),
+    {1, 2},
+    frozenset({1, 2}),
+    {"a": 1},
+    {"a": 2},
+    range(3),
     slice(1, 3),
-    Plain(1, "x"), Plain(1, ["x"]), re.compile("a"), re.compile("a", re.IGNORECASE), Path("a"), Path("b"), float("nan"),
+    Plain(1, "x"),
+    Plain(1, ["x"]),
+    re.compile("a"),
+    re.compile("a", re.IGNORECASE),
+    Path("a"),
+    Path("b"),
+    float("nan"),
     complex(1, 2),
-    numpy.zeros(3), numpy.zeros((3, 1)), numpy.zeros(3, dtype="float32"), numpy.arange(3.0), numpy.float32(1), numpy.array(["a"]),
-    torch.zeros(3), torch.ones(3), torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.float16), torch.eye(3).to_sparse(),
-    torch.ones(2, requires_grad=True), torch.zeros(3, device="meta"), len, max, "a".startswith, "b".startswith, double,
-    through_double, numpy.add, numpy.subtract, torch.sum, Plain, Threshold, os, re, operator.itemgetter(0), operator.itemgetter(1),
-    operator.attrgetter("a"), operator.methodcaller("a", 1), operator.methodcaller("a", k=1), functools.partial(max, 1),
-    functools.partial(max, 2), functools.partial(max, key=1), ..., Opaque(), [[], [[]]], [[[]], []],
-]  # fmt: skip
+    numpy.zeros(3),
+    numpy.zeros((3, 1)),
+    numpy.zeros(3, dtype="float32"),
+    numpy.arange(3.0),
+    numpy.float32(1),
+    numpy.array(["a"]),
+    torch.zeros(3),
+    torch.ones(3),
+    torch.ones(3, dtype=torch.bfloat16),
+    torch.ones(3, dtype=torch.float16),
+    torch.eye(3).to_sparse(),
+    torch.ones(2, requires_grad=True),
+    torch.zeros(3, device="meta"),
+    len,
+    max,
+    "a".startswith,
+    "b".startswith,
+    double,
+    through_double,
+    numpy.add,
+    numpy.subtract,
+    torch.sum,
+    Plain,
+    Threshold,
+    os,
+    re,
+    operator.itemgetter(0),
+    operator.itemgetter(1),
+    operator.attrgetter("a"),
+    operator.methodcaller("a", 1),
+    operator.methodcaller("a", k=1),
+    functools.partial(max, 1),
+    functools.partial(max, 2),
+    functools.partial(max, key=1),
+    ...,
+    Opaque(),
+    [[], [[]]],
+    [[[]], []],
+]
 
 
 def linear(seed):
@@ -157,38 +226,67 @@ HELPED = "def helper(x): return x {} 1\ndef f(x): return helper(x) * K"
 DIFFERENT = {name: lambda pair=pair: map(defined, pair) for name, pair in TEXTS.items()} | {
     "lambdas on one line": lambda: (lambda lp, m: lp[:, 0], lambda lp, m: (lp * m).sum(-1)),
     "what a closure holds": lambda: map(holding, VALUES),
-    "what it holds, made again": lambda: map(holding, (
-        numpy.arange(6.0).reshape(2, 3), torch.arange(3), Plain(1, [2]), {"b": 1, "a": {3, 4}}, Opaque(), holding(3),
-        functools.partial(holding(1), 2), linear(0), linear(1),
-    )),
+    "what it holds, made again": lambda: map(
+        holding,
+        (
+            numpy.arange(6.0).reshape(2, 3),
+            torch.arange(3),
+            Plain(1, [2]),
+            {"b": 1, "a": {3, 4}},
+            Opaque(),
+            holding(3),
+            functools.partial(holding(1), 2),
+            linear(0),
+            linear(1),
+        ),
+    ),
     "weights of a module": lambda: (linear(0), linear(1), linear(0).forward, linear(1).forward),
     "attributes of an object": lambda: (Threshold(1), Threshold(2), Slotted(1), Slotted(2)),
-    "methods and their object": lambda: (Threshold(1).below, Threshold(2).below, Threshold(1), Threshold(1).__call__),
-    "code and constants of a class": lambda: (of_class(*given) for given in ((0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3))),
+    "methods and their object": lambda: (
+        Threshold(1).below,
+        Threshold(2).below,
+        Threshold(1),
+        Threshold(1).__call__,
+    ),
+    "code and constants of a class": lambda: (
+        of_class(*given) for given in ((0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3))
+    ),
     "constants and helpers of the same file": lambda: (
         defined(HELPED.format(sign), K=k) for sign, k in (("+", 1), ("-", 1), ("+", 2), ("+", 1.0))
     ),
     "wrapped functions": lambda: (
-        *(functools.lru_cache(holding(value)) for value in (1, 2)), *(functools.partial(double, value) for value in (1, 2)),
+        *(functools.lru_cache(holding(value)) for value in (1, 2)),
+        *(functools.partial(double, value) for value in (1, 2)),
         *(functools.partial(holding(value), 1) for value in (1, 2)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("make", DIFFERENT.values(), ids=DIFFERENT)
 def test_functions_that_do_different_things_differ_and_made_again_they_are_the_same(make):
     functions = list(make())
     prints = [fingerprint(f) for f in functions]
-    assert [(functions[i], functions[j]) for j in range(len(prints)) for i in range(j) if prints[i] == prints[j]] == []
+    assert [
+        (functions[i], functions[j])
+        for j in range(len(prints))
+        for i in range(j)
+        if prints[i] == prints[j]
+    ] == []
     assert prints == [fingerprint(f) for f in make()]
     assert all(re.fullmatch("[0-9a-f]{12}", one) for one in prints)
 
 
 def test_what_does_not_count():
-    """The order of a dictionary, names that a function does not read, and what may change while a program runs."""
+    """The order of a dictionary, names that a function does not read, and what may change while a
+    program runs.
+    """
     assert fingerprint(holding({"a": 1, "b": 2})) == fingerprint(holding({"b": 2, "a": 1}))
-    assert fingerprint(defined(HELPED.format("+"), K=1, unread=5)) == fingerprint(defined(HELPED.format("+"), K=1))
-    assert fingerprint(defined(HELPED.format("+"), K=[1])) == fingerprint(defined(HELPED.format("+"), K=[2]))
+    assert fingerprint(defined(HELPED.format("+"), K=1, unread=5)) == fingerprint(
+        defined(HELPED.format("+"), K=1)
+    )
+    assert fingerprint(defined(HELPED.format("+"), K=[1])) == fingerprint(
+        defined(HELPED.format("+"), K=[2])
+    )
 
 
 def test_what_the_function_itself_counts_does_not_count():
@@ -244,9 +342,11 @@ def test_every_process_gives_the_same_fingerprints():
     said = set()
     for seed in ("1", "2", "3"):
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(root=str(ROOT))], capture_output=True, text=True,
+            [sys.executable, "-c", PROGRAM.format(root=str(ROOT))],
+            capture_output=True,
+            text=True,
             env={**os.environ, "PYTHONHASHSEED": seed},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         said.add(done.stdout)
     (prints,) = said
@@ -256,11 +356,16 @@ def test_every_process_gives_the_same_fingerprints():
 @pytest.mark.parametrize(
     ("fn", "counts"),
     [
-        (lambda x: x, {1}), (lambda x, y=1: x, {1, 2}), (lambda *x: x, {0, 1, 2, 3}), (lambda *, k: k, set()),
-        (Threshold(1), {1}), (Threshold(1).below, {1}), (functools.partial(lambda x, y: x, 1), {1}),
+        (lambda x: x, {1}),
+        (lambda x, y=1: x, {1, 2}),
+        (lambda *x: x, {0, 1, 2, 3}),
+        (lambda *, k: k, set()),
+        (Threshold(1), {1}),
+        (Threshold(1).below, {1}),
+        (functools.partial(lambda x, y: x, 1), {1}),
         (max, {0, 1, 2, 3}),  # where Python cannot tell
     ],
-)  # fmt: skip
+)
 def test_how_many_arguments_a_function_takes(fn, counts):
     assert {n for n in range(4) if takes(fn, n)} == counts
 
@@ -269,13 +374,18 @@ def test_an_error_of_a_user_function_names_the_function_and_its_arguments():
     def my_readout(log_probs, mask):
         raise KeyError("x")
 
-    with pytest.raises(InputError, match=r"readout=my_readout raised KeyError\('x'\) for log_probs \[8, 3\], mask=None") as raised:
+    with pytest.raises(
+        InputError,
+        match=r"readout=my_readout raised KeyError\('x'\) for log_probs \[8, 3\], mask=None",
+    ) as raised:
         call_user_function("readout", my_readout, log_probs=torch.zeros(8, 3), mask=None)
     assert raised.value.arguments == ("readout",)
     assert isinstance(raised.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize("error", [DonorError("bad"), MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize(
+    "error", [DonorError("bad"), MemoryError(), torch.OutOfMemoryError("CUDA out of memory")]
+)
 def test_errors_of_the_package_and_out_of_memory_are_not_wrapped(error):
     def fails():
         raise error

@@ -1,4 +1,6 @@
-"""Commands that only read a run import no torch, no transformers, no transformer_lens and no scikit-learn."""
+"""Commands that only read a run import no torch, no transformers, no transformer_lens and no
+scikit-learn.
+"""
 
 import subprocess
 import sys
@@ -42,9 +44,15 @@ for (result,) in (al.load_run(swap), al.load_run(knockout)):
 
 def test_commands_that_read_a_run_import_no_torch(tiny_model, tmp_path):
     swap = al.swap_sweep(tiny_model("llama"), capitals(), align="last", n_donors=2, **SMALL)
-    knockout = al.knockout_sweep(tiny_model("llama"), al.load_qa("popqa-sample", limit=45), **SMALL)
+    knockout = al.knockout_sweep(
+        tiny_model("llama"), al.load_qa("popqa-sample", limit=45), n_splits=1, **SMALL
+    )
     runs = swap.save(tmp_path / "swap"), knockout.save(tmp_path / "knockout")
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, runs), str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *map(str, runs), str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size > 1e6
     assert (tmp_path / "figure.html").is_file()

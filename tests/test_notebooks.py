@@ -13,7 +13,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 NAMES = sorted(script.stem for script in FOLDER.glob("[0-9]_*.py"))
 # A path of any machine, an object's address, a duration.
 _OWN = re.compile(
-    r"/(?:tmp|home|root|work|usr|opt|var|mnt|Users)/|site-packages|[A-Z]:\\|\bat 0x[0-9a-f]{6,}|\b\d+(?:\.\d+)? ?it/s\b"
+    r"/(?:tmp|home|root|work|usr|opt|var|mnt|Users)/|site-packages|[A-Z]:\\|\bat"
+    r" 0x[0-9a-f]{6,}|\b\d+(?:\.\d+)? ?it/s\b"
 )
 _CELL_TYPES = ("code", "markdown")
 
@@ -26,7 +27,9 @@ def stored(name):
 def kinds(notebook):
     """What each cell puts out: names of streams, and the forms in which values are shown."""
     return [
-        [output.get("name") or sorted(output.data) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"
+        [output.get("name") or sorted(output.data) for output in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
     ]
 
 
@@ -41,18 +44,24 @@ def test_a_notebook_is_its_script(name):
     script = jupytext.read(FOLDER / f"{name}.py")
     notebook = stored(name)
     assert {cell.cell_type for cell in notebook.cells} <= set(_CELL_TYPES)
-    told, wanted = ([(cell.cell_type, cell.source) for cell in one.cells] for one in (notebook, script))
+    told, wanted = (
+        [(cell.cell_type, cell.source) for cell in one.cells] for one in (notebook, script)
+    )
     assert told == wanted, f"run `python examples/notebooks/make.py {name}`"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_are_there_with_pictures_name_no_machine_and_stay_small(name):
     code = [cell for cell in stored(name).cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run from top to bottom, once"
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
+        "run from top to bottom, once"
+    )
     found = [output for cell in code for output in cell.outputs]
     assert {output.output_type for output in found} <= {"stream", "execute_result", "display_data"}
     assert {output.name for output in found if output.output_type == "stream"} <= {"stdout"}
-    shown = [(kind, str(value)) for output in found for kind, value in output.get("data", {}).items()]
+    shown = [
+        (kind, str(value)) for output in found for kind, value in output.get("data", {}).items()
+    ]
     assert {kind for kind, _ in shown} <= {"image/png", "text/html", "text/plain"}
     texts = [output.text for output in found if output.output_type == "stream"]
     texts += [value for kind, value in shown if kind != "image/png"]
@@ -67,7 +76,9 @@ def test_outputs_are_there_with_pictures_name_no_machine_and_stay_small(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(name, tmp_path):
-    """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is stored."""
+    """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is
+    stored.
+    """
     make = runpy.run_path(str(FOLDER / "make.py"))
     again = make["executed"](name, tmp_path, pictures=has_chromium())
     assert kinds(again) == kinds(stored(name))

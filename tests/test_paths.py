@@ -11,9 +11,15 @@ def test_a_path_is_absolute_expanded_and_without_links(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("there")
     wanted = {
-        "a": "a", "~/a": "home/a", "./~/a": "~/a", "b/../a": "a", "link": "there", "link/../a": "a", "link/a": "there/a",
+        "a": "a",
+        "~/a": "home/a",
+        "./~/a": "~/a",
+        "b/../a": "a",
+        "link": "there",
+        "link/../a": "a",
+        "link/a": "there/a",
         "~nobody-has-this-name/a": "~nobody-has-this-name/a",
-    }  # fmt: skip
+    }
     for given, path in wanted.items():
         assert resolve_path(given, "out") == tmp_path / path
 

@@ -1,12 +1,16 @@
 """Progress: a bar in a terminal, lines in a pipe, nothing if it is turned off."""
 
+import io
 import re
 import sys
+import threading
+import time
 
 import pytest
 import tqdm.std
 
-from anchorlens.progress import Progress, progress
+import anchorlens as al
+from anchorlens.progress import Progress, progress, waiting
 from tests.running.small_sweeps import sweep
 
 
@@ -34,7 +38,9 @@ def test_in_a_pipe_there_are_few_lines_and_no_carriage_returns(clock, capsys):
     assert out == ""
     assert "\r" not in err
     assert 4 <= len(lines) <= 6  # 50 seconds, a line every ten
-    assert re.fullmatch(r"swap m on d: 20% of 3,000 cells, 00:\d\d spent, about 00:(39|40) left", lines[0])
+    assert re.fullmatch(
+        r"swap m on d: 20% of 3,000 cells, 00:\d\d spent, about 00:(39|40) left", lines[0]
+    )
     assert lines[-1].startswith("swap m on d: 100% of 3,000 cells")
 
 
@@ -44,7 +50,9 @@ def test_skipped_work_does_not_count_in_the_rate(clock, capsys):
     clock.now += 11
     bar.enter("checks")
     bar.advance(25)
-    assert capsys.readouterr().err == "swap: 75% of 100 cells, checks, 00:11 spent, about 00:10 left\n"
+    assert (
+        capsys.readouterr().err == "swap: 75% of 100 cells, checks, 00:11 spent, about 00:10 left\n"
+    )
 
 
 def test_short_work_says_nothing_in_a_pipe_and_work_that_is_not_shown_nothing_at_all(clock, capsys):
@@ -61,7 +69,10 @@ def test_short_work_says_nothing_in_a_pipe_and_work_that_is_not_shown_nothing_at
 
 def test_in_a_terminal_it_is_a_bar_that_is_closed_when_the_work_fails(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with pytest.raises(RuntimeError, match="broken"), progress("swap", 10, "cell", show=True) as bar:
+    with (
+        pytest.raises(RuntimeError, match="broken"),
+        progress("swap", 10, "cell", show=True) as bar,
+    ):
         bar.advance(5)
         bar.enter("checks")
         raise RuntimeError("broken")
@@ -69,6 +80,66 @@ def test_in_a_terminal_it_is_a_bar_that_is_closed_when_the_work_fails(monkeypatc
     assert "\r" in err
     assert "swap:  50%" in err
     assert "checks" in err
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_work_without_a_count_is_named_after_a_silence(monkeypatch, capsys, in_place):
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: in_place, raising=False)
+    before = set(threading.enumerate())
+    with waiting("loading m", show=True):
+        pass  # short work
+    with waiting("loading m", show=False):
+        time.sleep(0.2)
+    assert capsys.readouterr() == ("", "")
+    with (
+        pytest.raises(RuntimeError, match="broken"),
+        waiting("loading m", show=True),
+    ):
+        time.sleep(0.5)
+        raise RuntimeError("broken")
+    out, err = capsys.readouterr()
+    assert out == ""
+    if in_place:
+        assert "\rloading m: 00:00 spent" in err
+        assert err.endswith("\r")  # the line is removed
+    else:
+        assert err == "loading m: 00:00 spent\n"
+    assert set(threading.enumerate()) <= before | {
+        getattr(tqdm.std.tqdm, "monitor", None)
+    }  # its thread has ended
+
+
+def test_work_goes_on_without_a_stream(monkeypatch):
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
+    for is_closed_before in (True, False):
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        if is_closed_before:
+            stream.close()
+        with waiting("loading m", show=True):
+            stream.close()
+            time.sleep(0.2)
+    monkeypatch.setattr(sys, "stderr", None)
+    with waiting("loading m", show=True):
+        time.sleep(0.2)
+
+
+def test_loading_planning_and_verifying_are_named(tiny, tiny_model, monkeypatch, capsys, tmp_path):
+    """Each call that may be long says what it does."""
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.0)
+    model = tiny_model("llama")
+    result = sweep(model, layers=(0,), n_donors=1, progress=True)
+    assert "swap: planning: 00:0" in capsys.readouterr().err
+    result.save(tmp_path / "run")
+    al.verify_run(tmp_path / "run", model=model, cells=1)
+    assert "verify run: checking files and tables: 00:0" in capsys.readouterr().err
+    for show in (True, False):
+        al.load_model(tiny("llama", False), device="cpu", check_parity=False, progress=show)
+        assert ("loading " in capsys.readouterr().err) == show
+    sweep(model, layers=(0,), n_donors=1)
+    al.verify_run(tmp_path / "run", model=model, cells=1, show_progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_sweep_in_a_pipe(tiny_model, monkeypatch, capsys):

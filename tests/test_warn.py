@@ -19,5 +19,8 @@ def test_a_warning_from_deep_inside_points_at_the_users_line(tmp_path):
     file.write_text("question,answers\nWhat is the capital of France?,Paris|City of Light\n")
     script.write_text(SCRIPT.format(path=str(file)))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert f"{script}:5: UserWarning: file:quiz.csv, row 1: the answer 'Paris|City of Light' is read as one alias" in done.stderr
+    assert (
+        f"{script}:5: UserWarning: file:quiz.csv, row 1: the answer 'Paris|City of Light' is read"
+        " as one alias" in done.stderr
+    )
     assert "return al.load_qa(path)  # here" in done.stderr

@@ -1,13 +1,23 @@
-"""Whatever is given in an argument's place, the answer is one of our errors with the cure: never a raw Python one."""
+"""Whatever is given in an argument's place, the answer is one of our errors with the cure: never a
+raw Python one.
+"""
 
 import numpy as np
 import pytest
 
 import anchorlens as al
 from tests.questions.make import CAPITALS, capitals
+from tests.raised import raises
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-QUIET = {"progress": False, "align": "last", "n_donors": 1, "layers": (0,), "n_spot_checks": 0, "n_resamples": 20}
+QUIET = {
+    "progress": False,
+    "align": "last",
+    "n_donors": 1,
+    "layers": (0,),
+    "n_spot_checks": 0,
+    "n_resamples": 20,
+}
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +31,21 @@ def swap(tiny_model):
     return call
 
 
-@pytest.mark.parametrize("name", ["n_donors", "window", "seed", "n_resamples", "max_new_tokens", "n_null_donors", "n_spot_checks"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "n_donors",
+        "window",
+        "seed",
+        "n_resamples",
+        "max_new_tokens",
+        "n_null_donors",
+        "n_spot_checks",
+    ],
+)
 def test_whole_numbers(swap, name):
     for value in ("2", 2.5, True, None, [1], -5):
-        with pytest.raises(al.InputError, match=f"^{name}=.* must be (at least|a whole number)"):
+        with raises(al.InputError, name):
             swap(**{name: value})
 
 
@@ -51,7 +72,9 @@ def test_functions_and_names(swap, options, said):
 
 
 def test_what_anyone_would_expect_to_work(tiny_model, tiny):
-    """A model's name, all layers in words, one layer, one anchor, a list of dictionaries, a template for a prompt."""
+    """A model's name, all layers in words, one layer, one anchor, a list of dictionaries, a
+    template for a prompt.
+    """
     model, data = str(tiny("llama")), capitals(5)
     options = QUIET | {"anchors": "exact_question"}
     by_name = al.swap_sweep(model, data, **options)
@@ -61,24 +84,37 @@ def test_what_anyone_would_expect_to_work(tiny_model, tiny):
     assert al.swap_sweep(model, data, **options | {"layers": 2}).layers == (2,)
     assert al.swap_sweep(model, data, **options | {"layers": np.array([2, 0])}).layers == (0, 2)
     rows = [
-        {"question": f"What is the capital of {c}?", "answer": a, "subject": c, "property": "capital"} for c, a in CAPITALS.items()
+        {
+            "question": f"What is the capital of {c}?",
+            "answer": a,
+            "subject": c,
+            "property": "capital",
+        }
+        for c, a in CAPITALS.items()
     ]
     assert len(al.swap_sweep(model, rows, **options).example_ids) == len(CAPITALS)
     template = al.swap_sweep(model, data, **options | {"prompt": "Question: {question}\nAnswer:"})
-    assert template.examples().query("role == 'base'")["text"].str.match(r"Question: .*\?\nAnswer: ").all()
+    assert (
+        template.examples()
+        .query("role == 'base'")["text"]
+        .str.match(r"Question: .*\?\nAnswer: ")
+        .all()
+    )
 
 
 def test_a_live_hugging_face_model_is_a_model(tiny, tiny_model):
     import transformers
 
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
-    with pytest.raises(al.InputError, match="comes without its tokenizer. Pass tokenizer="):
+    with pytest.raises(al.InputError, match="tokenizer="):
         al.swap_sweep(hf, capitals(5), **QUIET)
 
 
 @pytest.mark.parametrize("what", [None, 5, al.Span(0, 1), [1]])
 def test_no_model_and_no_data(tiny_model, what):
-    with pytest.raises(al.InputError, match="not a model|takes the name of a set|not understood|takes"):
+    with pytest.raises(
+        al.InputError, match="not a model|takes the name of a set|not understood|takes"
+    ):
         al.swap_sweep(what, capitals(5), **QUIET)
     with pytest.raises(al.InputError, match="must be|rows|dictionar"):
         al.swap_sweep(tiny_model("llama"), what, **QUIET)

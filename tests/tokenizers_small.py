@@ -1,4 +1,6 @@
-"""Small fast tokenizers, trained here on a few sentences: byte-level and sentencepiece-like, with and without BOS."""
+"""Small fast tokenizers, trained here on a few sentences: byte-level and sentencepiece-like, with
+and without BOS.
+"""
 
 from functools import cache
 
@@ -25,15 +27,24 @@ def small_tokenizer(kind: str, *, bos: bool, chat: bool = False) -> PreTrainedTo
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=420, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        )
     else:
         tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
         tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+            [
+                decoders.Replace("▁", " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
         )
         raw_bytes = [f"<0x{i:02X}>" for i in range(256)]
-        trainer = trainers.BpeTrainer(vocab_size=480, special_tokens=["<unk>", *special, *raw_bytes], show_progress=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=480, special_tokens=["<unk>", *special, *raw_bytes], show_progress=False
+        )
     tokenizer.train_from_iterator(TEXT, trainer)
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -46,4 +57,6 @@ def small_tokenizer(kind: str, *, bos: bool, chat: bool = False) -> PreTrainedTo
 
 def without_bos() -> PreTrainedTokenizerFast:
     """Tokenizer that names no BOS token."""
-    return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer("byte", bos=False).backend_tokenizer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=small_tokenizer("byte", bos=False).backend_tokenizer
+    )

@@ -18,4 +18,7 @@ def float64() -> Iterator[None]:
 
 
 # On "meta" a table that forgot where it lies has no values at all.
-OTHER_DEFAULTS: dict[str, Callable[[], AbstractContextManager[object]]] = {"float64": float64, "meta": lambda: torch.device("meta")}
+OTHER_DEFAULTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "float64": float64,
+    "meta": lambda: torch.device("meta"),
+}

@@ -1,7 +1,8 @@
 """The ``anchorlens`` command.
 
-Exit codes: 0 success; 1 failed or stopped; 2 invalid input. The module of a command is imported when the
-command runs. Tables and paths go to standard output, progress and warnings to standard error.
+Exit codes: 0 success; 1 failed or stopped; 2 invalid input. The module of a command is imported
+when the command runs. Tables and paths go to standard output, progress and warnings to standard
+error.
 """
 
 import errno
@@ -27,11 +28,17 @@ _OTHERS = {
     "verify": "Check the files of a run and remeasure some of its cells",
     "report": "Write an HTML report of one or more runs",
     "figure": "Draw the curves of one or more runs",
+    "compare": "Compare two runs row by row",
     "doctor": "Check that a model, its tokenizer and its hooks work as needed",
     "models": "List models that load by name",
     "datasets": "List question sets and the schema of your own files",
 }
-_MODULES = {"run": "study_command", "report": "figure_command", "models": "listings", "datasets": "listings"}
+_MODULES = {
+    "run": "study_command",
+    "report": "figure_command",
+    "models": "listings",
+    "datasets": "listings",
+}
 
 
 class _Commands(click.Group):
@@ -48,7 +55,9 @@ class _Commands(click.Group):
 
             return protocol_command(protocol)
         if cmd_name not in _OTHERS:
-            return ctx.fail(f"No command '{cmd_name}'. {did_you_mean(cmd_name, self.list_commands(ctx))}")
+            return ctx.fail(
+                f"No command '{cmd_name}'. {did_you_mean(cmd_name, self.list_commands(ctx))}"
+            )
         module = _MODULES.get(cmd_name, f"{cmd_name}_command")
         return getattr(import_module(f"anchorlens.cli.{module}"), f"{cmd_name}_command")
 
@@ -68,7 +77,10 @@ class _Commands(click.Group):
                 formatter.write_dl(list(rows.items()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="anchorlens")
 def cli() -> None:
     """Does a language model's answer come from the question or from the answer?
@@ -95,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     warnings.showwarning = _show_warning  # one line on standard error, without file names
     given = list(sys.argv[1:] if argv is None else argv)
     if wrong := next((one for one in given if not is_utf8(one)), None):
-        note_error(f"{short_repr(wrong)} is not UTF-8. Write it in UTF-8; rename a file of such a name.")
+        note_error(
+            f"{short_repr(wrong)} is not UTF-8. Write it in UTF-8; rename a file of such a name."
+        )
         sys.exit(2)
     try:
         code = cli.main(args=given, prog_name="anchorlens", standalone_mode=False)

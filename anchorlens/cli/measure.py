@@ -1,4 +1,6 @@
-"""Measure a study from the command line, or print its cost; finished sweeps are saved even if a later one fails."""
+"""Measure a study from the command line, or print its cost; finished sweeps are saved even if a
+later one fails.
+"""
 
 import errno
 import json
@@ -10,26 +12,39 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from anchorlens.cli.output import describe_os_error, note, note_error, outcome_json, show_claims, show_result, with_options
+from anchorlens.cli.output import (
+    describe_os_error,
+    echo,
+    echo_json,
+    note,
+    note_error,
+    outcome_json,
+    show_claims,
+    show_result,
+    with_options,
+)
 from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
 
 if TYPE_CHECKING:
-    from anchorlens.running.study import Outcome, Study
+    from anchorlens.running.run_study import Outcome
+    from anchorlens.running.study import Study
 
-# A scheduler sends SIGTERM before SIGKILL; a terminal that is closed or disconnected sends SIGHUP, which Windows lacks.
-_STOP_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
+# A scheduler sends SIGTERM before SIGKILL; a terminal that is closed or disconnected sends SIGHUP,
+# which Windows lacks.
+_STOP_SIGNALS = [
+    signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__
+]
 
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     """Measure and save a study; exit with code 1 if a sweep had no row or the command was stopped.
 
-    ``given`` holds the options of the command; they are stored so that ``anchorlens merge`` can repeat it.
+    ``given`` holds the options of the command; they are stored so that ``anchorlens merge`` can
+    repeat it.
     """
     from anchorlens.engine.cost import out_of_memory
-    from anchorlens.running.study import Outcome, run_study
+    from anchorlens.running.run_study import Outcome, run_study
 
     done = Outcome(0, None)
 
@@ -37,17 +52,24 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
         if not given["as_json"]:
             if outcome.total > 1:
                 ended = len(outcome.results) + len(outcome.empty)
-                note(f"{ended} of {outcome.total} sweeps done; figure {_figure(outcome, given['out'])}")
+                note(
+                    f"{ended} of {outcome.total} sweeps done; figure"
+                    f" {_figure(outcome, given['out'])}"
+                )
             show_result(result)
 
     try:
         with _signals_handled_by(_interrupt, *_STOP_SIGNALS):
             run_study(
-                study, given["out"], **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
-                executor=executor_of_options(given), outcome=done, on_result=show,
+                study,
+                given["out"],
+                **{name: given[name] for name in ("overwrite", "resume", "restart", "job")},
+                executor=executor_of_options(given),
+                outcome=done,
+                on_result=show,
                 command={"name": command, "given": dict(given), "folder": str(Path.cwd())},
                 on_empty=lambda message: note(with_options(message)),
-            )  # fmt: skip
+            )
     except EmptySweepError as error:
         if done.total > 1:  # each sweep was reported by on_empty
             error.args = (f"None of {done.total} sweeps had a row to measure.",)
@@ -57,7 +79,8 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
             error.args = (f"{error} {done.kept}",)
         raise
     except KeyboardInterrupt:
-        with _signals_handled_by(signal.SIG_IGN, signal.SIGINT, *_STOP_SIGNALS):  # so that a second Ctrl-C leaves the message whole
+        # So that a second Ctrl-C leaves the message whole.
+        with _signals_handled_by(signal.SIG_IGN, signal.SIGINT, *_STOP_SIGNALS):
             _stop(f"\nStopped. {done.kept}")
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # invalid input, found before the first sweep
@@ -66,13 +89,19 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        _stop(f"memory ran out, and the smallest unit cannot be split: {error}. Try --dtype bfloat16. {done.kept}", note_error)
+        _stop(
+            f"memory ran out, and the smallest unit cannot be split: {error}."
+            f" Try --dtype bfloat16. {done.kept}",
+            note_error,
+        )
     if not given["as_json"]:
         show_claims(done.results)
     if done.job is not None and not done.results:
         _show_job(done, given["out"], as_json=given["as_json"])
+    elif given["as_json"]:
+        echo_json(outcome_json(done))
     else:
-        click.echo(outcome_json(done) if given["as_json"] else f"figure  {_figure(done, given['out'])}\nrun     {given['out']}")
+        echo(f"figure  {_figure(done, given['out'])}\nrun     {given['out']}")
     if done.empty:
         _stop(f"{len(done.empty)} of {done.total} sweeps had no row; the others are saved.")
 
@@ -89,11 +118,13 @@ def _show_job(done: "Outcome", out: str, *, as_json: bool) -> None:
     assert done.out is not None  # jobs require it
     found = status_of(done.out)
     if as_json:
-        click.echo(json.dumps({"job": str(done.job), **asdict(found)}))
+        echo_json(json.dumps({"job": str(done.job), **asdict(found)}))
         return
-    kept, shards = sum(one.done for one in found.sweeps), sum(one.shards or 0 for one in found.sweeps)
+    kept = sum(one.done for one in found.sweeps)
+    shards = sum(one.shards or 0 for one in found.sweeps)
     what = f"Job {done.job} has measured its shards: {kept} of {shards} shards are in {out}.parts."
-    click.echo(f"{what} {'Finish' if kept == shards else 'When all are there, finish'} with: anchorlens merge {out}")
+    then = "Finish" if kept == shards else "When all are there, finish"
+    echo(f"{what} {then} with: anchorlens merge {out}")
 
 
 def _interrupt(*_: object) -> None:
@@ -103,7 +134,9 @@ def _interrupt(*_: object) -> None:
 
 @contextmanager
 def _signals_handled_by(handler: Any, *signals: signal.Signals) -> Iterator[None]:
-    """Replace the handlers of signals during a ``with`` statement; an ignored signal, as `nohup` leaves SIGHUP, stays ignored."""
+    """Replace the handlers of signals during a ``with`` statement; an ignored signal, as `nohup`
+    leaves SIGHUP, stays ignored.
+    """
     used = [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
     before = {one: signal.signal(one, handler) for one in used}
     try:
@@ -116,12 +149,14 @@ def _signals_handled_by(handler: Any, *signals: signal.Signals) -> Iterator[None
 def _figure(outcome: "Outcome", out: str) -> str:
     """Return the path of the figure, with the run directory as the user wrote it."""
     assert outcome.out is not None  # the commands require it
-    return str(Path(out) / "figure.html") if (outcome.out / "figure.html").is_file() else "not written, see the warning above"
+    if not (outcome.out / "figure.html").is_file():
+        return "not written, see the warning above"
+    return str(Path(out) / "figure.html")
 
 
 def plan_only(study: "Study", *, as_json: bool) -> None:
     """Print the cost of each sweep; nothing is measured or written."""
-    from anchorlens.running.study import plan_study
+    from anchorlens.running.run_study import plan_study
 
     found: list[dict[str, Any]] = []
     empty: list[str] = []
@@ -129,16 +164,21 @@ def plan_only(study: "Study", *, as_json: bool) -> None:
         if one.plan is None:
             empty.append(one.why)
             continue
-        own = {"model": one.model, "dataset": one.dataset, "protocol": one.protocol, "rows": one.plan.questions}
+        own = {
+            "model": one.model,
+            "dataset": one.dataset,
+            "protocol": one.protocol,
+            "rows": one.plan.questions,
+        }
         found.append({**own, "seconds": round(one.plan.seconds, 2), **one.plan.to_dict()})
         if not as_json:
             which = f" ({one.protocol})" if len(study.specifications) > 1 else ""
-            click.echo(f"{one.model} on {one.dataset}{which}: {one.plan}")
+            echo(f"{one.model} on {one.dataset}{which}: {one.plan}")
     if not found:
         raise EmptySweepError(" ".join(dict.fromkeys(empty)))
     for reason in empty:
         note(with_options(reason))
     if as_json:
-        click.echo(json.dumps(found))
+        echo_json(json.dumps(found))
     if empty:
         sys.exit(1)

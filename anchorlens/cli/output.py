@@ -8,19 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anchorlens.display import escape_hidden, escape_hidden_json, list_counts
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from anchorlens.results.sweep import SweepResult
-    from anchorlens.running.study import Outcome
+    from anchorlens.running.run_study import Outcome
 
 
 # Python argument -> name of its option.
 _RENAMED = {"source": "pairs", "path": "data_file", "dataset_name": "dataset", "name": "dataset"}
 
 
+def echo(text: str) -> None:
+    """Print a text; characters that a terminal would obey or hide are shown as escapes."""
+    click.echo(escape_hidden(text))
+
+
+def echo_json(text: str) -> None:
+    """Print a JSON text, with the escapes of JSON for such characters."""
+    click.echo(escape_hidden_json(text))
+
+
 def note(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(escape_hidden(text), err=True)
 
 
 def note_error(text: str) -> None:
@@ -33,38 +45,47 @@ def describe_os_error(error: OSError) -> str:
     return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}."
 
 
-def with_options(text: str, command: click.Command | None = None, arguments: Iterable[str] = ()) -> str:
-    """Append the options of the arguments that an error carries or a message writes as ``name=`` outside quotes.
+def with_options(
+    text: str, command: click.Command | None = None, arguments: Iterable[str] = ()
+) -> str:
+    """Append the options of the arguments that an error carries or a message writes as ``name=``
+    outside quotes.
 
     If ``command`` is None, use the running command.
     """
     context = click.get_current_context(silent=True)
     params = command.params if command else context.command.params if context else []
     options = {one.name: one.opts[0] for one in params if isinstance(one, click.Option)}
-    names = [_RENAMED.get(name, name) for name in (*arguments, *re.findall(r"\b([a-z_]+)=", re.sub(r"(?<!\w)'[^']*'", "", text)))]
-    found = [options[name] for name in dict.fromkeys(names) if name in options]
+    unquoted = re.sub(r"(?<!\w)'[^']*'", "", text)
+    named = [*arguments, *re.findall(r"\b([a-z_]+)=", unquoted)]
+    names = dict.fromkeys(_RENAMED.get(name, name) for name in named)
+    found = [options[name] for name in names if name in options]
     return f"{text} ({', '.join(found)})" if found else text
 
 
 def show_result(result: "SweepResult") -> None:
     title, table = result.protocol.table([result])
-    frame = table.drop(columns=[name for name in ("model", "data set", "dataset") if name in table.columns]).dropna(
-        axis=1, how="all"
-    )
+    frame = table.drop(columns=["model", "data set", "dataset"], errors="ignore")
+    frame = frame.dropna(axis=1, how="all")
     heading = f"{result.protocol.name}: {result.dataset} ({result.model})\n{title}"
-    show_table(heading, list(frame.columns), [[_cell(v) for v in row] for row in frame.itertuples(index=False)], right=frame.columns)
-    gone = ", ".join(f"{reason} {n}" for reason, n in result.dropped_counts.items()) or "none"
+    rows = [list(map(_cell, row)) for row in frame.itertuples(index=False)]
+    show_table(heading, list(frame.columns), rows, right=frame.columns)
+    gone = list_counts(result.dropped_counts) or "none"
     short = sum(result.record["counts"].get("null_shortfall", {}).values())
     rows = result.record["counts"].get("rows")
-    each = result.record["config"].get("n_splits", 1)
-    each = f"{each} splits, each with at least " if each > 1 else ""
-    splits = f" ({each}{', '.join(f'{n} {name}' for name, n in rows.items())} rows)" if rows else ""
+    n_splits = result.record["config"].get("n_splits", 1)
+    splits = ""
+    if rows:
+        sizes = ", ".join(f"{n} {name}" for name, n in rows.items())
+        each = f"{n_splits} splits, each with at least " if n_splits > 1 else ""
+        splits = f" ({each}{sizes} rows)"
     missing = f"; null slots without a position: {short}" if short else ""
-    prompt = f"prompt {result.record['config']['prompt']}; " if result.record["config"].get("prompt") else ""
-    click.echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
+    prompt = result.record["config"].get("prompt")
+    prompt = f"prompt {prompt}; " if prompt else ""
+    echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
     if result.verdict:
-        click.echo("\n" + result.verdict)
-    click.echo()
+        echo("\n" + result.verdict)
+    echo("")
 
 
 def _cell(value: object) -> str:
@@ -80,30 +101,37 @@ def show_claims(results: "Sequence[SweepResult]") -> None:
     claims = adjust_claims(results)
     if text := adjustment_text(claims, results):
         heads, rows = claim_rows(claims)
-        show_table(text, heads, rows, right=heads[2:6]) if rows else click.echo(text)
+        show_table(text, heads, rows, right=heads[2:6]) if rows else echo(text)
 
 
 def outcome_json(outcome: "Outcome") -> str:
     """Return the outcome of a study as one JSON object."""
     from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text
 
+    summary: list[dict[str, Any]] = []
+    counts: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
+    for result in outcome.results:
+        protocol = {"protocol": result.protocol.name}
+        source = {"model": result.model, "dataset": result.dataset}
+        summary += [{**protocol, **row} for row in records(result.summary(all_columns=True))]
+        counts.append({**source, **result.record["counts"]})
+        if result.verdict:
+            verdicts.append({**source, "verdict": result.verdict})
+        findings.append({**protocol, **source, **result.findings.to_dict()})
     claims = adjust_claims(outcome.results)
-    return json.dumps(
-        {
-            "run": str(outcome.out), "figure": str(outcome.out / "figure.html") if outcome.out else None,
-            "summary": [
-                {"protocol": r.protocol.name, **row} for r in outcome.results for row in records(r.summary(all_columns=True))
-            ],
-            "counts": [{"model": r.model, "dataset": r.dataset, **r.record["counts"]} for r in outcome.results],
-            "verdicts": [{"model": r.model, "dataset": r.dataset, "verdict": r.verdict} for r in outcome.results if r.verdict],
-            "findings": [
-                {"protocol": r.protocol.name, "model": r.model, "dataset": r.dataset, **r.findings.to_dict()}
-                for r in outcome.results
-            ],
-            "claims": records(claims), "adjustment": adjustment_text(claims, outcome.results),
-        },
-        ensure_ascii=False,
-    )  # fmt: skip
+    content = {
+        "run": str(outcome.out),
+        "figure": str(outcome.out / "figure.html") if outcome.out else None,
+        "summary": summary,
+        "counts": counts,
+        "verdicts": verdicts,
+        "findings": findings,
+        "claims": records(claims),
+        "adjustment": adjustment_text(claims, outcome.results),
+    }
+    return json.dumps(content, ensure_ascii=False)
 
 
 def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
@@ -111,27 +139,38 @@ def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     return json.loads(frame.to_json(orient="records", double_precision=12))
 
 
-def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> None:
+def show_table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()
+) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     numbers = set(right) - {"anchor"}
-    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    table = Table(title=escape_hidden(title), title_justify="left", box=SIMPLE, pad_edge=False)
     for name in head:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        table.add_column(
+            escape_hidden(name), justify="right" if name in numbers else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape_hidden, row))
     console = Console()
-    # Piped output has no width; 80 columns would fold rows and break grep. Names may hold brackets and colons.
-    Console(width=console.width if console.is_terminal else 160, soft_wrap=False, markup=False, emoji=False).print(table)
+    # Piped output has no width; 80 columns would fold rows and break grep. Names may hold brackets
+    # and colons.
+    Console(
+        width=console.width if console.is_terminal else 160,
+        soft_wrap=False,
+        markup=False,
+        emoji=False,
+    ).print(table)
 
 
 def listing(title: str, things: Iterable[Any], *, as_json: bool) -> None:
     """Print records as a table or as a JSON list."""
     rows = [one if isinstance(one, dict) else dataclasses.asdict(one) for one in things]
     if as_json:
-        click.echo(json.dumps(rows, ensure_ascii=False))
+        echo_json(json.dumps(rows, ensure_ascii=False))
         return
     head = tuple(rows[0])
-    show_table(title, head, [["" if row[key] is None else str(row[key]) for key in head] for row in rows])
+    cells = [["" if row[key] is None else str(row[key]) for key in head] for row in rows]
+    show_table(title, head, cells)

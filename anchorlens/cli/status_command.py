@@ -5,10 +5,14 @@ from dataclasses import asdict
 
 import click
 
-from anchorlens.cli.output import show_table
+from anchorlens.cli.output import echo, echo_json, show_table
 
 
-@click.command("status", epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n", short_help="Show the progress of a run")
+@click.command(
+    "status",
+    epilog="\b\nExamples:\n  watch -n 10 anchorlens status runs/a\n",
+    short_help="Show the progress of a run",
+)
 @click.argument("run", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def status_command(run: str, as_json: bool) -> None:
@@ -20,17 +24,23 @@ def status_command(run: str, as_json: bool) -> None:
 
     found = status_of(run)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        echo_json(json.dumps(asdict(found)))
         return
     rows: list[tuple[str, str, str, str]] = []
     for one in found.sweeps:
-        kept = "finished" if one.finished else f"{one.done} of {'?' if one.shards is None else one.shards} shards"
+        kept = "finished"
+        if not one.finished:
+            planned = "?" if one.shards is None else one.shards
+            kept = f"{one.done} of {planned} shards"
         left = "" if one.finished or one.seconds_left is None else f"{one.seconds_left:,.0f} s"
         rows.append((one.name, kept, left, ago(one.updated)))
     show_table(f"{run}: {found.state}", ("sweep", "kept", "left", "last shard"), rows)
     if found.state == "stopped":
-        click.echo("Continue: repeat the command with --resume; combine several jobs with `anchorlens merge`.")
+        echo(
+            "Continue: repeat the command with --resume;"
+            " combine several jobs with `anchorlens merge`."
+        )
     if found.jobs:
-        click.echo(f"Running jobs: {', '.join(found.jobs)}.")
+        echo(f"Running jobs: {', '.join(found.jobs)}.")
     if found.rss_mb is not None and found.state == "running":
-        click.echo(f"Memory of the process at its last shard: {found.rss_mb:,} MB.")
+        echo(f"Memory of the process at its last shard: {found.rss_mb:,} MB.")

@@ -30,8 +30,9 @@ A study's file:
 def run_command(**given: Any) -> None:
     """Measure every protocol of a study on every model and data set.
 
-    The file is checked before the first model is loaded. Each sweep is saved when it is finished, with a figure of all finished
-    sweeps, even if a later one fails; --resume continues a stopped study.
+    The file is checked before the first model is loaded. Each sweep is saved when it is finished,
+    with a figure of all finished sweeps, even if a later one fails; --resume continues a stopped
+    study.
     """
     measure_study(given)
 
@@ -44,7 +45,10 @@ def measure_study(given: Mapping[str, Any]) -> None:
     from anchorlens.running.study import Study
 
     made = Study.from_toml(given["study"])
-    made = replace(made, specifications=[one.replace(progress=not given["quiet"]) for one in made.specifications])
+    made = replace(
+        made,
+        specifications=[one.replace(progress=not given["quiet"]) for one in made.specifications],
+    )
     if given["dry_run"]:
         plan_only(made, as_json=given["as_json"])
     else:

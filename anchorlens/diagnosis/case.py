@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.diagnosis.model_check import FAILED, NOT_APPLICABLE, OK, ModelCheck
+from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint
-from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import ModelCard
 from anchorlens.models.parity import MEAN_TOLERANCE, TOLERANCE
@@ -22,14 +22,15 @@ _LENGTHS = (17, 12, 14, 10)
 SHORT = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """A model with random token rows.
 
     Attributes:
         adapter: The model.
         card: Card of the model.
-        is_loaded: Whether the model was loaded for the checks, so that the card's parity is of this moment.
+        is_loaded: Whether the model was loaded for the checks, so that the card's parity is of this
+            moment.
         load_error: Message of the parity check while loading; empty if it passed.
         seed: Random seed of the rows.
     """
@@ -58,8 +59,12 @@ class Case:
     def draw_rows(self, label: str, lengths: tuple[int, ...]) -> list[list[int]]:
         """Draw rows of random token ids; they begin with BOS if the tokenizer adds it."""
         generator = torch.Generator().manual_seed(self.seed * 2 + (label == "donors"))
-        tokenizer, vocab = self.adapter.tokenizer, min(self.adapter.shape.d_vocab, len(self.adapter.embedding))
-        rows = [torch.randint(vocab, (min(n, self.adapter.shape.n_ctx),), generator=generator).tolist() for n in lengths]
+        tokenizer = self.adapter.tokenizer
+        vocab = min(self.adapter.shape.d_vocab, len(self.adapter.embedding))
+        rows = [
+            torch.randint(vocab, (min(n, self.adapter.shape.n_ctx),), generator=generator).tolist()
+            for n in lengths
+        ]
         if self.card.adds_bos and tokenizer is not None and isinstance(tokenizer.bos_token_id, int):
             for row in rows:
                 row[0] = tokenizer.bos_token_id
@@ -67,12 +72,23 @@ class Case:
 
     @cached_property
     def reader(self) -> AnswerReader:
-        """Reader of the model's likeliest token at the last position of each row; the rival is its second token."""
+        """Reader of the model's likeliest token at the last position of each row.
+
+        Its second likeliest token is the rival of the logit difference.
+        """
         ends = [len(row) - 1 for row in self.rows]
         states = last_stream(self.adapter, self.batch)[range(len(ends)), ends]
         best, second = self.adapter.read.logits(states).topk(2).indices.cpu().T
         rows = torch.arange(len(ends))
-        return AnswerReader(ReadPlan(rows, torch.tensor(ends), best, second, torch.zeros_like(rows), len(ends)), answer_joint)
+        plan = ReadPlan(
+            row=rows,
+            position=torch.tensor(ends),
+            token=best,
+            rival=second,
+            slot=torch.zeros_like(rows),
+            n_examples=len(ends),
+        )
+        return AnswerReader(plan, answer_joint)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -82,26 +98,54 @@ class Case:
         """Return the log-probabilities of rows of the final residual stream, on the CPU."""
         return self.adapter.read.logits(stream).float().log_softmax(-1).cpu()
 
-    def compare(self, found: Float[Tensor, "row d_model"], wanted: Float[Tensor, "row d_model"], detail: str = "") -> ModelCheck:
-        """Compare log-probabilities of two final residual streams, which differ by rounding only."""
+    def compare(
+        self,
+        found: Float[Tensor, "row d_model"],
+        wanted: Float[Tensor, "row d_model"],
+        detail: str = "",
+    ) -> ModelCheck:
+        """Compare log-probabilities of two final residual streams, which differ by rounding
+        only.
+        """
         return self.compare_log_probs(self.log_probs(found), self.log_probs(wanted), detail)
 
     def compare_log_probs(
-        self, found: Float[Tensor, "row d_vocab"], wanted: Float[Tensor, "row d_vocab"], detail: str = ""
+        self,
+        found: Float[Tensor, "row d_vocab"],
+        wanted: Float[Tensor, "row d_vocab"],
+        detail: str = "",
     ) -> ModelCheck:
-        """Compare log-probabilities that differ by rounding only, by their largest and mean difference."""
+        """Compare log-probabilities that differ by rounding only, by their largest and mean
+        difference.
+        """
         gaps = torch.where(found == wanted, torch.zeros_like(found), (found - wanted).abs())
-        worst, mean, limit = float(gaps.max()), float(gaps.mean()), TOLERANCE[self.dtype]
+        worst = float(gaps.max())
+        mean = float(gaps.mean())
+        limit = TOLERANCE[self.dtype]
         passed = worst <= limit and mean <= MEAN_TOLERANCE[self.dtype]
-        return ModelCheck("", OK if passed else FAILED, worst, limit, NATS, detail)
+        return ModelCheck(
+            name="",
+            status=OK if passed else FAILED,
+            value=worst,
+            limit=limit,
+            unit=NATS,
+            detail=detail,
+        )
 
 
 def count_faults(faults: list[str], detail: str) -> ModelCheck:
     """Return a check that allows no fault and names the first ones."""
     more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
-    return ModelCheck("", FAILED if faults else OK, len(faults), 0, "faults", "; ".join(faults[:3]) + more if faults else detail)
+    return ModelCheck(
+        name="",
+        status=FAILED if faults else OK,
+        value=len(faults),
+        limit=0,
+        unit="faults",
+        detail="; ".join(faults[:3]) + more if faults else detail,
+    )
 
 
 def not_applicable(reason: str) -> ModelCheck:
     """Return a check that this model does not allow."""
-    return ModelCheck("", NOT_APPLICABLE, detail=reason)
+    return ModelCheck(name="", status=NOT_APPLICABLE, detail=reason)

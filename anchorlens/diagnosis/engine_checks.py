@@ -1,4 +1,6 @@
-"""Checks of the engines: the cone engine against the reference engine on sample cells, and their speed."""
+"""Checks of the engines: the cone engine against the reference engine on sample cells, and their
+speed.
+"""
 
 import time
 import warnings
@@ -22,7 +24,8 @@ from anchorlens.models.parity import TOLERANCE
 from anchorlens.prompts.batches import pad_rows
 
 # Patched positions of each row and their sources; both are before the last position.
-_TARGETS, _SOURCES = ((3, 4), (5, 6), (2, 9), (4, 7)), ((2, 5), (6, 4), (3, 8), (7, 5))
+_TARGETS = ((3, 4), (5, 6), (2, 9), (4, 7))
+_SOURCES = ((2, 5), (6, 4), (3, 8), (7, 5))
 _TIMED_LAYERS = 4
 
 
@@ -32,23 +35,34 @@ def _slots(positions: Sequence[Sequence[int]]) -> Slots:
 
 
 def _swaps(case: Case) -> SwapBatch:
-    swap = AnchorSwap("tokens", "none", _slots(_TARGETS), source=_slots(_SOURCES))
+    swap = AnchorSwap(
+        anchor="tokens", control="none", slots=_slots(_TARGETS), source=_slots(_SOURCES)
+    )
     return SwapBatch(case.batch, case.reader, (swap,), pad_rows(case.donors))
 
 
 def check_cone(case: Case) -> ModelCheck:
-    """Compare the cone engine with the reference engine on swaps at each site and knockouts in both modes."""
+    """Compare the cone engine with the reference engine on swaps at each site and knockouts in both
+    modes.
+    """
     adapter = case.adapter
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         engine = choose_engine(adapter, "cone", case.rows[0])
     if not isinstance(engine, ConeEngine):
-        user, unsupported = adapter.find_user_hook(), adapter.find_unsupported_feature()
+        user = adapter.find_user_hook()
+        unsupported = adapter.find_unsupported_feature()
         if user is None and unsupported is not None:
             return not_applicable(f"the reference engine is used: {unsupported}")
-        return ModelCheck("", FAILED if user is None else WARNING, detail=f"the reference engine is used: {engine.reason}")
+        return ModelCheck(
+            name="",
+            status=FAILED if user is None else WARNING,
+            detail=f"the reference engine is used: {engine.reason}",
+        )
     gap = effect = 0.0
-    reference, batch, rows = ReferenceEngine(adapter), _swaps(case), range(len(case.rows))
+    reference = ReferenceEngine(adapter)
+    batch = _swaps(case)
+    rows = range(len(case.rows))
     layers = [row * (adapter.n_layers - 1) // (len(rows) - 1) for row in rows]
     for site in adapter.sites:
         before, wanted = reference.run_cells(batch, site=site, layers=layers, window=1)
@@ -58,10 +72,18 @@ def check_cone(case: Case) -> ModelCheck:
     modes = () if attention_reason(adapter) else KNOCKOUT_MODES
     for mode in modes:
         cone, full = (_knockout(one, case, mode) for one in (engine, reference))
-        gap, effect = max(gap, _largest(cone - full)), max(effect, _largest(full[0] - full[1]))
+        gap = max(gap, _largest(cone - full))
+        effect = max(effect, _largest(full[0] - full[1]))
     n = len(rows) * (len(adapter.sites) + 2 * len(modes))
     limit = TOLERANCE[case.dtype]
-    return ModelCheck("", OK if gap <= limit else FAILED, gap, limit, NATS, f"{n} cells; largest effect {effect:.2g}")
+    return ModelCheck(
+        name="",
+        status=OK if gap <= limit else FAILED,
+        value=gap,
+        limit=limit,
+        unit=NATS,
+        detail=f"{n} cells; largest effect {effect:.2g}",
+    )
 
 
 def _values(metrics: Metrics) -> Tensor:
@@ -69,10 +91,19 @@ def _values(metrics: Metrics) -> Tensor:
 
 
 def _knockout(engine: Engine, case: Case, mode: str) -> Tensor:
-    """Return log P of the likeliest token with edges cut in all layers and in the upper half: [window example]."""
-    adapter, ends = case.adapter, case.reader.position
+    """Return log P of the likeliest token with edges cut in all layers and in the upper half:
+    [window example].
+    """
+    adapter = case.adapter
+    ends = case.reader.position
     edges = cut_edges(_TARGETS, [None] * len(_TARGETS), case.batch.ids.shape[1])
-    batch = KnockoutBatch(case.batch, torch.arange(len(ends)), ends, (edges,), mode)
+    batch = KnockoutBatch(
+        tokens=case.batch,
+        row=torch.arange(len(ends)),
+        position=ends,
+        edges=(edges,),
+        mode=mode,
+    )
     windows = [range(adapter.n_layers), range(adapter.n_layers // 2, adapter.n_layers)]
     states = engine.knockout_states(batch, where=None, windows=windows)[0]
     return torch.stack([_values(case.reader.metrics(adapter, window)) for window in states])
@@ -84,10 +115,11 @@ def _largest(difference: Tensor) -> float:
 
 def check_speed(case: Case) -> ModelCheck:
     """Measure the cells per second of each engine; a cell is one change at one layer of one row."""
-    adapter, batch = case.adapter, _swaps(case)
+    adapter = case.adapter
+    batch = _swaps(case)
     every = range(adapter.n_layers)
     some = every[:: -(-len(every) // _TIMED_LAYERS)]
-    rates = dict[str, float]()
+    rates: dict[str, float] = {}
     engines: list[tuple[Engine, Sequence[int]]] = [(ReferenceEngine(adapter), some)]
     if adapter.find_user_hook() is None and adapter.find_unsupported_feature() is None:
         engines.append((ConeEngine(adapter), every))
@@ -97,5 +129,19 @@ def check_speed(case: Case) -> ModelCheck:
         rates[engine.name] = len(layers) * len(case.rows) / (time.perf_counter() - start)
     detail = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
     if len(rates) == 1:
-        return ModelCheck("", OK, rates["reference"], None, "cells/s", f"cells/s: {detail}")
-    return ModelCheck("", OK, rates["cone"] / rates["reference"], None, "×", f"cells/s: {detail}")
+        return ModelCheck(
+            name="",
+            status=OK,
+            value=rates["reference"],
+            limit=None,
+            unit="cells/s",
+            detail=f"cells/s: {detail}",
+        )
+    return ModelCheck(
+        name="",
+        status=OK,
+        value=rates["cone"] / rates["reference"],
+        limit=None,
+        unit="×",
+        detail=f"cells/s: {detail}",
+    )

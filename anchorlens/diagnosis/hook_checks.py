@@ -1,7 +1,8 @@
 """Checks of the hooks: each fires once, and a write changes what it must and nothing else.
 
-A *write* adds a random vector to one position of one site in one layer. The batch has the same row once unchanged and once for each
-layer, so that one pass tests a site in every layer. Everything is compared with the unchanged row.
+A *write* adds a random vector to one position of one site in one layer. The batch has the same row
+once unchanged and once for each layer, so that one pass tests a site in every layer. Everything is
+compared with the unchanged row.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.prompts.batches import TokenBatch, pad_rows
 
 # Order of the sites in a block.
-_ORDER = {name: i for i, name in enumerate(("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"))}
+_ORDER = {"resid_pre": 0, "attn_out": 1, "resid_mid": 2, "mlp_out": 3, "resid_post": 4}
 ATTENTION = ("attn_scores", "pattern")
 # Differences up to this share of a position's largest entry are rounding.
 _QUIET = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.2}
@@ -27,10 +28,16 @@ _POSITION = 3
 
 
 def check_hooks(case: Case) -> ModelCheck:
-    """Check that the hooks of all sites, attention scores and patterns fire exactly once in a forward pass."""
+    """Check that the hooks of all sites, attention scores and patterns fire exactly once in a
+    forward pass.
+    """
     adapter = case.adapter
-    names = [adapter.hook_name(site, layer) for site in adapter.sites for layer in range(adapter.n_layers)]
-    names += [adapter.attention_hook(layer, name) for name in _attention(adapter) for layer in range(adapter.n_layers)]
+    layers = range(adapter.n_layers)
+    names: list[str] = []
+    for site in adapter.sites:
+        names += [adapter.hook_name(site, layer) for layer in layers]
+    for name in _attention(adapter):
+        names += [adapter.attention_hook(layer, name) for layer in layers]
     fired = dict.fromkeys(names, 0)
 
     def counter(name: str) -> Hook:
@@ -77,14 +84,18 @@ class _Writes:
         return self.adapter.hook_name(site, layer), keep
 
     def run(self, writes: Sequence[Hook]) -> None:
-        reads = [self.read(site, layer) for site in self.adapter.sites for layer in range(self.adapter.n_layers)]
+        reads: list[Hook] = []
+        for site in self.adapter.sites:
+            reads += [self.read(site, layer) for layer in range(self.adapter.n_layers)]
         on = self.tokens.to(self.adapter.device)
         stream = self.adapter.forward(on.ids, on.mask.long(), [*writes, *reads])
         self.moved["final", self.adapter.n_layers] = _difference(stream)
 
 
 def _difference(value: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "written pos"]:
-    """Return the largest difference of each later row from the first at each position, relative to that position's largest entry."""
+    """Return the largest difference of each later row from the first at each position, relative to
+    that position's largest entry.
+    """
     value = value.detach().float()
     largest = value[:1].abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny)
     return ((value[1:] - value[:1]).abs().amax(-1) / largest).nan_to_num(torch.inf).cpu()
@@ -92,10 +103,12 @@ def _difference(value: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "writt
 
 def check_writes(case: Case) -> ModelCheck:
     """Write to every site in every layer, and to attention scores and patterns."""
-    adapter, faults = case.adapter, list[str]()
+    adapter = case.adapter
+    faults: list[str] = []
     row = case.draw_rows("rows", (SHORT,))[0]
     tokens = pad_rows([row] * (adapter.n_layers + 1))
-    p, scale = min(_POSITION, len(row) - 2), dict[int, float]()
+    p = min(_POSITION, len(row) - 2)
+    scale: dict[int, float] = {}
     generator = torch.Generator().manual_seed(case.seed)
     noise = torch.randn(adapter.d_model, generator=generator)
 
@@ -122,20 +135,28 @@ def check_writes(case: Case) -> ModelCheck:
         name = adapter.hook_name(site, layer)
         return [(name, change), (name, check)]
 
+    layers = range(adapter.n_layers)
     clean = _Writes(adapter, tokens)
-    clean.run([measure(layer) for layer in range(adapter.n_layers)])
+    clean.run([measure(layer) for layer in layers])
     quiet = _QUIET[case.dtype]
     for site in adapter.sites:
-        result, wrong = _Writes(adapter, tokens), dict[int, float]()
-        result.run([hook for layer in range(adapter.n_layers) for hook in write(site, layer, wrong)])
-        faults += [f"{site} of layer {layer}: the value read is not the one written" for layer, off in wrong.items() if off]
-        faults += [fault for layer in range(adapter.n_layers) if (fault := _fault(result, site, layer, p, quiet))]
+        result = _Writes(adapter, tokens)
+        wrong: dict[int, float] = {}
+        hooks: list[Hook] = []
+        for layer in layers:
+            hooks += write(site, layer, wrong)
+        result.run(hooks)
+        for layer, off in wrong.items():
+            if off:
+                faults.append(f"{site} of layer {layer}: the value read is not the one written")
+        faults += _find_faults(result, site, p, quiet)
     for name in _attention(adapter):
         result = _Writes(adapter, tokens)
-        result.run([_isolate(adapter, name, layer, p) for layer in range(adapter.n_layers)])
-        faults += [fault for layer in range(adapter.n_layers) if (fault := _fault(result, name, layer, p, quiet))]
-    n = adapter.n_layers * (len(adapter.sites) + len(_attention(adapter)))
-    return count_faults(faults, f"{n} writes: sites {', '.join((*adapter.sites, *_attention(adapter)))}")
+        result.run([_isolate(adapter, name, layer, p) for layer in layers])
+        faults += _find_faults(result, name, p, quiet)
+    sites = (*adapter.sites, *_attention(adapter))
+    n = len(sites) * adapter.n_layers
+    return count_faults(faults, f"{n} writes: sites {', '.join(sites)}")
 
 
 def _isolate(adapter: Adapter, name: str, layer: int, query: int) -> Hook:
@@ -149,14 +170,23 @@ def _isolate(adapter: Adapter, name: str, layer: int, query: int) -> Hook:
     return adapter.attention_hook(layer, name), cut
 
 
+def _find_faults(result: _Writes, site: str, p: int, quiet: float) -> list[str]:
+    """Return the rules that writes to ``site`` at position ``p`` break, at most one per layer."""
+    faults = [_fault(result, site, layer, p, quiet) for layer in range(result.adapter.n_layers)]
+    return [fault for fault in faults if fault]
+
+
 def _fault(result: _Writes, site: str, layer: int, p: int, quiet: float) -> str:
-    """Return the first rule that a write to ``site`` of ``layer`` at position ``p`` breaks; empty if none."""
+    """Return the first rule that a write to ``site`` of ``layer`` at position ``p`` breaks; empty
+    if none.
+    """
     adapter = result.adapter
     own = _ORDER.get(site, 0)  # attention is between resid_pre and attn_out
     is_attention = site in ATTENTION
     others = torch.arange(len(next(iter(result.moved.values()))[0])) != p
     for (read, k), moved in result.moved.items():
-        row, what = moved[layer], f"{site} of layer {layer}: "
+        row = moved[layer]
+        what = f"{site} of layer {layer}: "
         where = f"{read} of layer {k}" if read != "final" else "the final residual stream"
         order = _ORDER.get(read, 0)
         # In parallel blocks (without resid_mid) the MLP does not read the output of attention.
@@ -164,10 +194,14 @@ def _fault(result: _Writes, site: str, layer: int, p: int, quiet: float) -> str:
         if before and bool((row > quiet).any()):
             return f"{what}changes {where}, which is computed before"
         if bool((row[:p] > quiet).any()):
-            return f"{what}at position {p} changes position {int((row[:p] > quiet).nonzero()[0])} of {where}"
-        same_layer = k == layer and not before and (is_attention or site != "resid_pre" or read == site)
+            earlier = int((row[:p] > quiet).nonzero()[0])
+            return f"{what}at position {p} changes position {earlier} of {where}"
+        same_layer = (
+            k == layer and not before and (is_attention or site != "resid_pre" or read == site)
+        )
         if same_layer and bool((row[others] > quiet).any()):
-            return f"{what}at position {p} changes position {int((row * others > quiet).nonzero()[0])} of {where}"
+            other = int((row * others > quiet).nonzero()[0])
+            return f"{what}at position {p} changes position {other} of {where}"
         carries = read in ("resid_pre", "resid_post", "final") and not before
         if (carries or (read, k) == (site, layer)) and not bool(row[p] > quiet):
             return f"{what}does not change position {p} of {where}"
@@ -179,8 +213,12 @@ def _fault(result: _Writes, site: str, layer: int, p: int, quiet: float) -> str:
 
 
 def check_heads(case: Case) -> ModelCheck:
-    """Zero the pattern of single query heads, and double single value heads, and check which heads' outputs change."""
-    adapter, shape, faults = case.adapter, case.adapter.shape, list[str]()
+    """Zero the pattern of single query heads, and double single value heads, and check which heads'
+    outputs change.
+    """
+    adapter = case.adapter
+    shape = case.adapter.shape
+    faults: list[str] = []
     reason = attention_reason(adapter)
     if reason:
         return not_applicable(reason)
@@ -197,19 +235,27 @@ def check_heads(case: Case) -> ModelCheck:
             expected = torch.arange(shape.n_heads)[None] // group == torch.arange(n)[:, None]
             wrong = (moved > _QUIET[case.dtype]) != expected
             kind = "query head" if name == "pattern" else "value head"
-            faults += [f"layer {layer}, {kind} {i}: changes query heads {(moved[i] > _QUIET[case.dtype]).nonzero()[:, 0].tolist()}"
-                       for i in wrong.any(1).nonzero()[:, 0].tolist()]  # fmt: skip
+            for i in wrong.any(1).nonzero()[:, 0].tolist():
+                changed = (moved[i] > _QUIET[case.dtype]).nonzero()[:, 0].tolist()
+                faults.append(f"layer {layer}, {kind} {i}: changes query heads {changed}")
     group = shape.n_heads // shape.n_kv_heads
     return count_faults(faults, f"layers {layers}: query head h reads key/value head h // {group}")
 
 
-def _head_changes(adapter: Adapter, row: list[int], layer: int, name: str, n: int) -> Float[Tensor, "changed head"]:
-    """Return the relative change of each head's output when one of ``n`` heads is changed, one row each."""
-    shape, moved = adapter.shape, list[Tensor]()
+def _head_changes(
+    adapter: Adapter, row: list[int], layer: int, name: str, n: int
+) -> Float[Tensor, "changed head"]:
+    """Return the relative change of each head's output when one of ``n`` heads is changed, one row
+    each.
+    """
+    shape = adapter.shape
+    moved: list[Tensor] = []
 
     def change(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         out = value.clone()
-        heads = out if name == "pattern" else out.view(*out.shape[:2], n, shape.d_head).transpose(1, 2)
+        heads = out
+        if name != "pattern":
+            heads = out.view(*out.shape[:2], n, shape.d_head).transpose(1, 2)
         for i in range(n):
             heads[i + 1, i] *= 0.0 if name == "pattern" else 2.0
         return out
@@ -221,6 +267,9 @@ def _head_changes(adapter: Adapter, row: list[int], layer: int, name: str, n: in
         return value
 
     tokens = pad_rows([row] * (n + 1)).to(adapter.device)
-    hooks = [(adapter.attention_hook(layer, name), change), (adapter.attention_hook(layer, "z"), keep)]
+    hooks = [
+        (adapter.attention_hook(layer, name), change),
+        (adapter.attention_hook(layer, "z"), keep),
+    ]
     adapter.forward(tokens.ids, tokens.mask.long(), hooks)
     return moved[0]

@@ -1,6 +1,8 @@
-"""Choose the engine: the cone engine if it reproduces the model's numbers, else the reference engine.
+"""Choose the engine: the cone engine if it reproduces the model's numbers, else the reference
+engine.
 
-Both are compared on a short row at the start of every sweep, because a live model may have changed since the last one.
+Both are compared on a short row at the start of every sweep, because a live model may have changed
+since the last one.
 """
 
 from collections.abc import Sequence
@@ -13,26 +15,36 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
+from anchorlens.engine.rounding_noise import N_DRAWS, is_half, round_anew
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 
-# Tolerance of log-probabilities on the trial row by dtype: RMS difference over the likelier half of the vocabulary, relative to the
-# spread there. Measured with SmolLM2: 6e-6, 0.01, 0.1 in float32, float16, bfloat16; 1.4 with the sign of one MLP flipped.
+# Tolerance of log-probabilities on the trial row by dtype: RMS difference over the likelier half of
+# the vocabulary, relative to the spread there. Measured with SmolLM2: 6e-6, 0.01, 0.1 in float32,
+# float16, bfloat16; 1.4 with the sign of one MLP flipped. In half precision the difference may also
+# be this many times the model's own noise.
 _TOLERANCE = {torch.float64: 2e-4, torch.float32: 2e-4, torch.float16: 0.03, torch.bfloat16: 0.25}
+_TIMES_OWN_NOISE = 2.0
 _TRIAL_TOKENS = 16
-# Errors of a forward pass through mismatched or replaced modules; MemoryError and signals are not caught.
+# Errors of a forward pass through mismatched or replaced modules; MemoryError and signals are not
+# caught.
 _FORWARD_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
-def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()) -> Engine:
-    """Return the chosen engine, or the reference engine with a warning if the cone engine cannot be used.
+def choose_engine(
+    adapter: Adapter, engine: str, trial: Sequence[int], sites: Sequence[SiteLike] = ()
+) -> Engine:
+    """Return the chosen engine, or the reference engine with a warning if the cone engine cannot be
+    used.
 
-    Both are compared on the first 16 token ids of ``trial``; ``sites`` are all sites that are read or changed.
+    Both are compared on the first 16 token ids of ``trial``; ``sites`` are all sites that are read
+    or changed.
 
     Raises:
-        InputError: If the model's forward pass fails, or its logits do not follow from its last residual stream.
+        InputError: If the model's forward pass fails, or its logits do not follow from its last
+            residual stream.
     """
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device="cpu").to(adapter.device)
     try:
@@ -40,18 +52,26 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
     except _FORWARD_ERRORS as why:
         if out_of_memory(why):
             raise
-        fix = "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...), which updates its cfg too."
+        fix = (
+            "Its parts must agree in dtype and device: move a HookedTransformer with model.to(...),"
+            " which updates its cfg too."
+        )
         if isinstance(why, AttributeError):
-            fix = "The installed transformer-lens may not know this version of transformers: install a newer one."
+            fix = (
+                "The installed transformer-lens may not know this version of transformers: install"
+                " a newer one."
+            )
         raise InputError(
-            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}: {_first_line(why)}. {fix}",
+            f"The model's forward pass fails on a row of {len(ids)} tokens: {type(why).__name__}:"
+            f" {_first_line(why)}. {fix}",
             argument="model",
         ) from why
     read = _gap(adapter, stream, logits)
     if not read <= _tolerance(adapter):
         raise InputError(
-            "P cannot be read from this model: its logits differ from final norm and unembedding of the last residual stream by "
-            f"{_format_gap(read)}. Remove your own hooks and modules behind the last block.",
+            "P cannot be read from this model: its logits differ from final norm and unembedding"
+            f" of the last residual stream by {_format_gap(read)}. Remove your own hooks and"
+            " modules behind the last block.",
             argument="model",
         )
     if engine == "reference":
@@ -66,44 +86,68 @@ def choose_engine(adapter: Adapter, engine: str, trial: Sequence[int], sites: Se
 
 
 def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:
-    """Return the reason why the cone engine cannot be used with a model and sites that are read or changed; None if it can."""
-    reason = adapter.find_unsupported_feature() or adapter.find_user_hook()  # some bridges attach hooks themselves
-    if reason is None and any(not isinstance(site, str) or site not in (*SITES, *HEAD_SITES) for site in sites):
-        return "a custom site is read or changed"
-    return reason
+    """Return the reason why the cone engine cannot be used with a model and sites that are read or
+    changed; None if it can.
+    """
+    # Some bridges attach hooks themselves.
+    reason = adapter.find_unsupported_feature() or adapter.find_user_hook()
+    if reason is not None:
+        return reason
+    for site in sites:
+        if not isinstance(site, str) or site not in (*SITES, *HEAD_SITES):
+            return "a custom site is read or changed"
+    return None
 
 
 def describe_failure(why: Exception) -> str:
-    """Return a description of an error that a model's own modules may cause; raise any other error again."""
+    """Return a description of an error that a model's own modules may cause; raise any other error
+    again.
+    """
     if not isinstance(why, _FORWARD_ERRORS) or out_of_memory(why):
         raise why
     return f"{type(why).__name__}: {_first_line(why)}"
 
 
 def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> str | None:
-    """Return the reason why the cone engine cannot be used: a difference from the model or an error; None if they agree."""
+    """Return the reason why the cone engine cannot be used: a difference from the model or an
+    error; None if they agree.
+    """
     tokens = TokenBatch(ids.cpu()[None], torch.ones(1, len(ids), dtype=torch.bool))
     try:
         gap = _gap(cone.adapter, cone.last_stream(tokens)[0], logits)
     except _FORWARD_ERRORS as why:  # the model itself may run them
         return f"it cannot run a trial row ({describe_failure(why)})"
-    return None if gap <= _tolerance(cone.adapter) else f"on a trial row it differs from the model by {_format_gap(gap)}"
+    if gap <= _tolerance(cone.adapter):
+        return None
+    if is_half(cone.adapter):
+        draws = [round_anew(cone.adapter, seed).whole(ids)[0] for seed in range(N_DRAWS[1])]
+        own = [_gap(cone.adapter, stream, logits) for stream in draws]
+        if gap <= _TIMES_OWN_NOISE * sum(own) / len(own):
+            return None
+    return f"on a trial row it differs from the model by {_format_gap(gap)}"
 
 
 @torch.no_grad()
-def _gap(adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[Tensor, "pos d_vocab"]) -> float:
-    """Compute the largest RMS difference of log-probabilities over positions, relative to their spread; NaN if a position is NaN.
+def _gap(
+    adapter: Adapter, stream: Float[Tensor, "pos d_model"], logits: Float[Tensor, "pos d_vocab"]
+) -> float:
+    """Compute the largest RMS difference of log-probabilities over positions, relative to their
+    spread; NaN if a position is NaN.
 
-    Only the likelier half of the vocabulary counts: padding tokens may have a bias of minus infinity.
+    Only the likelier half of the vocabulary counts: padding tokens may have a bias of minus
+    infinity.
     """
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     gaps: list[Tensor] = []
     # One position at a time in float64 to bound memory.
     for read, expected in zip(adapter.read.logits(stream), logits, strict=True):
-        ours, theirs = (row.to(logits.device, wide).log_softmax(-1) for row in (read, expected))
+        ours = read.to(logits.device, wide).log_softmax(-1)
+        theirs = expected.to(logits.device, wide).log_softmax(-1)
         likelier = theirs >= theirs.median()
-        error, spread = ours[likelier] - theirs[likelier], theirs[likelier] - theirs[likelier].mean()
-        error, spread = error.pow(2).mean().sqrt(), spread.pow(2).mean().sqrt()
+        ours = ours[likelier]
+        theirs = theirs[likelier]
+        error = (ours - theirs).pow(2).mean().sqrt()
+        spread = (theirs - theirs.mean()).pow(2).mean().sqrt()
         gaps.append(torch.where(error == 0, error, error / spread))
     return float(torch.stack(gaps).max())
 

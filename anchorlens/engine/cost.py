@@ -3,40 +3,65 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from anchorlens.engine.cone_layout import COPIED, PADDED, TOGETHER
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, MOST_EVEN, ONEDNN_TOKENS, WIDE_SLICE
-from anchorlens.models.devices import half_in_float32, half_on_cpu, has_half_products, is_onednn_faster
+from anchorlens.models.devices import (
+    half_in_float32,
+    half_on_cpu,
+    has_half_products,
+    is_onednn_faster,
+)
 from anchorlens.models.memory import free_memory
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
 
 # Tokens of a full forward pass beyond which throughput no longer grows.
 MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}
-# Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2 (docs/benchmarks.md).
+# Share of the matrix rate that a pass reaches; measured on two cores with SmolLM2
+# (docs/benchmarks.md).
 _EFFICIENCY = 0.7
-# Allocators keep freed blocks, and matrix libraries have their own buffers, beyond the tensors that are counted.
+# Allocators keep freed blocks, and matrix libraries have their own buffers, beyond the tensors that
+# are counted.
 SLACK, BUFFERS = 1.5, 24 * 2**20
-# On a CPU oneDNN keeps a kernel for each product shape: 5 per number of tokens. Measured size of a kernel in half precision: 1 MB at
-# d_model 576, 1 to 2 MB at 1,024, 3 to 5 MB at 3,072, 3 MB at 5,120; in float32: 0.6 MB at 576, 1.1 to 1.6 MB at 2,048, 1.2 MB at
-# 4,096, for which half of the estimate for half precision is enough.
+# On a CPU oneDNN keeps a kernel for each product shape: 5 per number of tokens. Measured size of a
+# kernel in half precision: 1 MB at d_model 576, 1 to 2 MB at 1,024, 3 to 5 MB at 3,072, 3 MB at
+# 5,120; in float32: 0.6 MB at 576, 1.1 to 1.6 MB at 2,048, 1.2 MB at 4,096, for which half of the
+# estimate for half precision is enough.
 _PRODUCTS, _KERNEL, _KERNEL_WIDTH = 5, 1e6, 1e3
 # Limits of the measurement of the matrix rate, in seconds and operations.
 _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
 
 
-@dataclass(frozen=True)
+class GroupSize(NamedTuple):
+    """Size of the cells of one change in one lane.
+
+    Attributes:
+        tokens: Number of computed tokens.
+        rows: Number of changed rows.
+        width: Number of tokens of the longest cone.
+        keys: Maximum number of keys of a row.
+    """
+
+    tokens: int
+    rows: int
+    width: int
+    keys: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PassSize:
-    """Size of one batch; a *lane* is a changed copy of the rows, one per measured layer or window.
+    """Size of one pass; a *lane* is a changed copy of the rows, one per measured layer or window.
 
     Attributes:
         clean_tokens: Number of tokens of the clean rows, without the prefix.
         clean_rows: Number of clean rows.
         clean_keys: Maximum number of keys of a clean row.
-        cell_groups: For each anchor or control: tokens in a lane, rows, maximum tokens of a row, maximum keys.
+        cell_groups: Size of each change in a lane.
         prefix: Tokens that all rows share, computed once for many passes.
         reads: Number of states that are read.
     """
@@ -44,37 +69,61 @@ class PassSize:
     clean_tokens: int
     clean_rows: int
     clean_keys: int
-    cell_groups: tuple[tuple[int, int, int, int], ...]
-    prefix: int
+    cell_groups: tuple[GroupSize, ...] = ()
+    prefix: int = 0
     reads: int
 
     @classmethod
     def clean(cls, lengths: Sequence[int], reads: int | None = None) -> "PassSize":
         """Make the size of unchanged rows; if ``reads`` is None, one read per row."""
-        return cls(sum(lengths), len(lengths), max(lengths), (), 0, len(lengths) if reads is None else reads)
+        return cls(
+            clean_tokens=sum(lengths),
+            clean_rows=len(lengths),
+            clean_keys=max(lengths),
+            reads=len(lengths) if reads is None else reads,
+        )
 
     @property
     def lane(self) -> int:
         """Number of tokens of a lane."""
-        return sum(tokens for tokens, *_ in self.cell_groups)
+        return sum(group.tokens for group in self.cell_groups)
 
 
 def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> int:
-    """Return an upper estimate of a cone pass's peak memory on one device, without the model, in bytes."""
+    """Return an upper estimate of a cone pass's peak memory on one device, without the model, in
+    bytes.
+    """
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
     if len(size.cell_groups) > 1:  # small ones are padded to one width together
-        small = [group for group in groups if group[0] < TOGETHER and group[0] * group[2] // group[1] <= COPIED]
+        small = [
+            group
+            for group in groups
+            if group[0] < TOGETHER and group[0] * group[2] // group[1] <= COPIED
+        ]
         together = min(TOGETHER, int(PADDED * sum(padded for padded, _, _ in small)))
         groups += [(together, width, keys + width) for _, width, keys in small if len(small) > 1]
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
-    scores = max([size.clean_rows * size.clean_keys**2, *(lanes * padded * keys for padded, _, keys in groups)])
-    attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores + (4 * kv * COPIED if len(size.cell_groups) > 1 else 0)
+    scores = max(
+        [
+            size.clean_rows * size.clean_keys**2,
+            *(lanes * padded * keys for padded, _, keys in groups),
+        ]
+    )
+    attention = (
+        widest * (3 * heads + 2 * kv)
+        + 3 * shape.n_heads * scores
+        + (4 * kv * COPIED if len(size.cell_groups) > 1 else 0)
+    )
     if half_on_cpu(device, shape.dtype):  # attention has float32 copies
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
     tables = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + attention
-    inner = 3 * min(tokens, MLP_SLICE.get(device.type, MLP_SLICE["cpu"])) * (shape.d_mlp or shape.d_model)
+    inner = (
+        3
+        * min(tokens, MLP_SLICE.get(device.type, MLP_SLICE["cpu"]))
+        * (shape.d_mlp or shape.d_model)
+    )
     mlp = 5 * tokens * shape.d_model + inner
     prefix = 2 * shape.layers_together * kv * size.prefix
     read_cells = (1 + lanes * len(size.cell_groups)) * size.reads
@@ -85,11 +134,17 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
         reads += columns * shape.d_model * 4
     if half_in_float32(device, shape.dtype):
         reads += WIDE_SLICE * 4
-    return int(SLACK * (shape.item * (max(tables, mlp) + prefix) + reads)) + kernel_bytes(shape, device, tokens) + BUFFERS
+    return (
+        int(SLACK * (shape.item * (max(tables, mlp) + prefix) + reads))
+        + kernel_bytes(shape, device, tokens)
+        + BUFFERS
+    )
 
 
 def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
-    """Return an upper estimate of the kernels that oneDNN keeps after passes of up to ``tokens`` tokens; 0 where it is not used."""
+    """Return an upper estimate of the kernels that oneDNN keeps after passes of up to ``tokens``
+    tokens; 0 where it is not used.
+    """
     size = _KERNEL + _KERNEL_WIDTH * shape.d_model
     if device.type == "cpu" and shape.dtype is torch.float32 and is_onednn_faster():
         return int(_PRODUCTS * (min(tokens, MLP_SLICE["cpu"]) // ONEDNN_TOKENS) * size / 2)
@@ -99,42 +154,67 @@ def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
-    """Return the floating-point operations of a cone pass; ``starts``: layer at which each lane starts."""
+    """Return the floating-point operations of a cone pass; ``starts``: layer at which each lane
+    starts.
+    """
     layers = shape.n_layers
     through = sum(layers - start for start in starts)
     tokens = layers * size.clean_tokens + through * size.lane
-    attended = layers * size.clean_tokens * size.clean_keys + through * sum(n * keys for n, _, _, keys in size.cell_groups)
+    attended = layers * size.clean_tokens * size.clean_keys + through * sum(
+        n * keys for n, _, _, keys in size.cell_groups
+    )
     read = (1 + len(starts) * len(size.cell_groups)) * size.reads
     attention = 4.0 * shape.n_heads * shape.d_head * attended
     return shape.block_flops * tokens + attention + 2.0 * shape.d_model * shape.d_vocab * read
 
 
 def rows_bytes(shape: Shape, rows: int, width: int) -> int:
-    """Return an upper estimate of the memory in bytes of a full forward pass over ``rows`` rows of ``width`` tokens."""
-    # Streams, queries, keys, values and both sides of a gated MLP; scores and pattern of all heads; 8 reads' logits in float32.
+    """Return an upper estimate of the memory in bytes of a full forward pass over ``rows`` rows of
+    ``width`` tokens.
+    """
+    # Streams, queries, keys, values and both sides of a gated MLP; scores and pattern of all heads;
+    # 8 reads' logits in float32.
     wide = 8 * shape.d_model + 4 * shape.n_heads * shape.d_head + 3 * (shape.d_mlp or shape.d_model)
     attention = 4 * shape.n_heads * width * width
-    return rows * ((width * wide + attention) * max(shape.item, 4) + 8 * shape.d_vocab * 4) + BUFFERS
+    return (
+        rows * ((width * wide + attention) * max(shape.item, 4) + 8 * shape.d_vocab * 4) + BUFFERS
+    )
 
 
 def rows_flops(shape: Shape, rows: int, width: int) -> float:
-    """Return the floating-point operations of a full forward pass over ``rows`` rows of ``width`` tokens, one read per row."""
+    """Return the floating-point operations of a full forward pass over ``rows`` rows of ``width``
+    tokens, one read per row.
+    """
     return rows * (width * shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab)
 
 
 def rows_per_batch(
-    shape: Shape, devices: Sequence[torch.device], width: int, batch_size: int | None, max_memory: int | None = None
+    shape: Shape,
+    devices: Sequence[torch.device],
+    width: int,
+    batch_size: int | None,
+    max_memory: int | None = None,
 ) -> int:
-    """Return the number of rows of a full forward pass: ``batch_size``; if None, as many as fit into half of the free memory."""
+    """Return the number of rows of a full forward pass: ``batch_size``; if None, as many as fit
+    into half of the free memory.
+    """
     if batch_size is not None:
         if batch_size < 1:
-            raise InputError(f"batch_size={batch_size}: too small. Give at least 1.", argument="batch_size")
+            raise InputError(
+                f"batch_size={batch_size}: too small. Give at least 1.", argument="batch_size"
+            )
         return batch_size
     row = rows_bytes(shape, 1, width) - BUFFERS
-    by_memory = ((max_memory - BUFFERS if max_memory else free_memory(devices) // 2) - shape.peak_weight_bytes) // row
+    by_memory = (
+        (max_memory - BUFFERS if max_memory else free_memory(devices) // 2)
+        - shape.peak_weight_bytes
+    ) // row
     if shape.streamed is not None:
         return max(1, int(by_memory))
-    return max(1, min(int(by_memory), MOST_TOKENS.get(devices[0].type, MOST_TOKENS["cpu"]) // max(width, 1)))
+    return max(
+        1,
+        min(int(by_memory), MOST_TOKENS.get(devices[0].type, MOST_TOKENS["cpu"]) // max(width, 1)),
+    )
 
 
 def out_of_memory(why: BaseException) -> bool:
@@ -153,7 +233,9 @@ def matrix_rate(shape: Shape, device: torch.device) -> float:
     b = torch.ones(shape.d_model, inner, dtype=dtype, device=device)
     flop = 2.0 * rows * shape.d_model * inner
     best, spent, done = float("inf"), 0.0, 0
-    while done < 2 or (spent < _MEASURED_S and done * flop < _MEASURED_FLOP):  # the first product warms up
+    while done < 2 or (
+        spent < _MEASURED_S and done * flop < _MEASURED_FLOP
+    ):  # the first product warms up
         started = time.perf_counter()
         (a @ b).sum().item()
         seconds = time.perf_counter() - started

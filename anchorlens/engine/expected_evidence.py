@@ -1,4 +1,6 @@
-"""The evidence that patches should leave, from what was asked for (:mod:`anchorlens.engine.landing`)."""
+"""The evidence that patches should leave, from what was asked for
+(:mod:`anchorlens.engine.landing`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +13,10 @@ from torch import Tensor
 
 from anchorlens.engine.cone_attention import on
 from anchorlens.engine.cone_plans import SwapPlan
+from anchorlens.engine.hooked_passes import by_head, last_stream
 from anchorlens.engine.landing import code, evidence_dtype, project
-from anchorlens.engine.patches import AnchorSwap, SwapBatch, token_rows
-from anchorlens.engine.reference import by_head, last_stream, move
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows
+from anchorlens.engine.turning import turn
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.typing import SlotStreams
@@ -28,8 +31,8 @@ class Evidence:
 
     Attributes:
         total: Sum over the activations that are written, each multiplied by its code.
-        size: Root of the sum of their squared norms. Independent relative errors of the activations change ``total`` by about the
-            same share of it.
+        size: Root of the sum of their squared norms. Independent relative errors of the activations
+            change ``total`` by about the same share of it.
     """
 
     total: Float[Tensor, "layer"]
@@ -42,7 +45,12 @@ class Evidence:
 
 
 def evidence_of_streams(
-    adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, streams: SlotStreams, site: SiteLike, layers: Sequence[int] | None = None
+    adapter: Adapter,
+    batch: SwapBatch,
+    swap: AnchorSwap,
+    streams: SlotStreams,
+    site: SiteLike,
+    layers: Sequence[int] | None = None,
 ) -> Evidence:
     """Return the evidence that a swap with given activations should leave.
 
@@ -50,23 +58,28 @@ def evidence_of_streams(
         adapter: The model.
         batch: The batch.
         swap: A swap of the batch.
-        streams: Activations that it patches in, [layer example slot d_model], of head sites (head d_head).
+        streams: Activations that it patches in, [layer example slot d_model], of head sites (head
+            d_head).
         site: Patched site.
         layers: Layers whose evidence is needed; that of the others is 0. If None, all.
     """
     patches = _Patches(adapter, batch, swap, site)
     layers = range(adapter.n_layers) if layers is None else layers
-    values = streams[list(layers)][:, patches.row, patches.slot].unflatten(-1, (patches.n_heads, -1))[:, :, patches.heads]
+    values = streams[list(layers)][:, patches.row, patches.slot]
+    values = values.unflatten(-1, (patches.n_heads, -1))[:, :, patches.heads]
     for layer, *terms in zip(layers, *_project(values.to(adapter.shape.dtype)), strict=True):
         patches.add(layer, *terms)
     return patches.evidence()
 
 
 @torch.no_grad()
-def evidence_of_sources(adapter: Adapter, batch: SwapBatch, site: SiteLike, n_rows: int) -> list[Evidence]:
-    """Return the evidence that the swaps of a batch should leave, from full forward passes of the donors.
+def evidence_of_sources(
+    adapter: Adapter, batch: SwapBatch, site: SiteLike, n_rows: int
+) -> list[Evidence]:
+    """Return the evidence that the swaps of a batch should leave, from full forward passes of the
+    donors.
 
-    Rows that are moved along directions run with them.
+    Rows that are turned towards directions run with them.
 
     Args:
         adapter: The model.
@@ -75,13 +88,15 @@ def evidence_of_sources(adapter: Adapter, batch: SwapBatch, site: SiteLike, n_ro
         n_rows: Maximum number of rows of a forward pass.
     """
     assert batch.donors is not None  # the swaps have a source
-    bases, donors = token_rows(batch.tokens), token_rows(batch.donors)
+    bases = token_rows(batch.tokens)
+    donors = token_rows(batch.donors)
     patches = [_Patches(adapter, batch, swap, site) for swap in batch.swaps]
     moves = any(swap.directions for swap in batch.swaps)
 
     def note(value: Tensor, hook: Any, layer: int, rows: range) -> Tensor:  # noqa: ARG001
         table = by_head(value, site)
-        other, own = table[: len(rows)], table[len(rows) :]
+        other = table[: len(rows)]
+        own = table[len(rows) :]
         terms = _project(other)
         for each in patches:
             each.add_sources(layer, other, own, terms, rows)
@@ -91,31 +106,45 @@ def evidence_of_sources(adapter: Adapter, batch: SwapBatch, site: SiteLike, n_ro
     for start in range(0, len(donors), step):
         rows = range(start, min(start + step, len(donors)))
         own = bases[start : rows.stop] if moves else []
-        hooks: list[Hook] = [
-            (adapter.hook_name(site, layer), partial(note, layer=layer, rows=rows)) for layer in range(adapter.n_layers)
-        ]
+        hooks: list[Hook] = []
+        for layer in range(adapter.n_layers):
+            hook = partial(note, layer=layer, rows=rows)
+            hooks.append((adapter.hook_name(site, layer), hook))
         last_stream(adapter, pad_rows([*donors[start : rows.stop], *own]), hooks)
     return [each.evidence() for each in patches]
 
 
-def _project(values: Float[Tensor, "*entry width"]) -> tuple[Float[Tensor, "*entry"], Float[Tensor, "*entry"]]:
-    """Return the projections of activations (:func:`~anchorlens.engine.landing.project`) and their squared norms."""
+def _project(
+    values: Float[Tensor, "*entry width"],
+) -> tuple[Float[Tensor, "*entry"], Float[Tensor, "*entry"]]:
+    """Return the projections of activations (:func:`~anchorlens.engine.landing.project`) and their
+    squared norms.
+    """
     return project(values, values.device), values.to(evidence_dtype(values.device)).square().sum(-1)
 
 
 class _Patches:
     """Activations that a swap should write, and their evidence."""
 
-    def __init__(self, adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, site: SiteLike) -> None:
+    def __init__(
+        self, adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, site: SiteLike
+    ) -> None:
         row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
         position = swap.slots.positions[row, slot]
         is_written, is_read = _find_writes(batch, swap, site, row, position)
-        self.swap, self.row, self.slot, self.position = swap, row[is_written], slot[is_written], position[is_written]
+        self.swap = swap
+        self.row = row[is_written]
+        self.slot = slot[is_written]
+        self.position = position[is_written]
         self.is_read = is_read[is_written]
         # Behind the last keys and values, only the positions that are read are computed.
-        self.only_reads_at = None if str(site) in ("resid_pre", *_WITHIN_ATTENTION) else adapter.n_layers - 1
-        self.n_heads, self.n_layers = adapter.n_heads(site), adapter.n_layers
-        self.heads = slice(0, self.n_heads) if swap.heads is None else slice(swap.heads.start, swap.heads.stop)
+        self.only_reads_at = (
+            None if str(site) in ("resid_pre", *_WITHIN_ATTENTION) else adapter.n_layers - 1
+        )
+        self.n_heads = adapter.n_heads(site)
+        self.n_layers = adapter.n_layers
+        heads = range(self.n_heads) if swap.heads is None else swap.heads
+        self.heads = slice(heads.start, heads.stop)
         self.parts: list[tuple[int, Tensor, Tensor]] = []
 
     def add(
@@ -127,12 +156,15 @@ class _Patches:
     ) -> None:
         """Add activations that are written in a layer.
 
-        ``terms``, ``squares``: their projections and squared norms; ``some``: their indices among all, if they are not all.
+        ``terms``, ``squares``: their projections and squared norms; ``some``: their indices among
+        all, if they are not all.
         """
         some = torch.arange(len(self.row)) if some is None else some
         if layer == self.only_reads_at:
             kept = self.is_read[some]
-            terms, squares, some = terms[on(terms.device, kept)], squares[on(terms.device, kept)], some[kept]
+            terms = terms[on(terms.device, kept)]
+            squares = squares[on(terms.device, kept)]
+            some = some[kept]
         head = torch.arange(self.n_heads)[self.heads]
         codes = code(layer, self.row[some, None], self.position[some, None], head, terms.device)
         self.parts.append((layer, (terms * codes).sum(), squares.sum()))
@@ -150,25 +182,35 @@ class _Patches:
         Args:
             layer: Layer of the activations.
             other: Activations of the donors of some rows.
-            own: Activations of the rows themselves; empty if no row is moved along directions.
+            own: Activations of the rows themselves; empty if no row is turned.
             terms: Projections and squared norms of ``other``.
             rows: Numbers of the rows in the batch.
         """
         source = self.swap.source
         assert source is not None  # see evidence_of_sources
         some = ((self.row >= rows.start) & (self.row < rows.stop)).nonzero()[:, 0]
-        is_moved = torch.tensor([int(i) in self.swap.directions for i in self.row[some]], dtype=torch.bool)
-        whole, moved = some[~is_moved], some[is_moved]
+        moves = [row in self.swap.directions for row in self.row[some].tolist()]
+        is_moved = torch.tensor(moves, dtype=torch.bool)
+        whole = some[~is_moved]
+        moved = some[is_moved]
         if len(whole):
-            at = self.row[whole] - rows.start, source.positions[self.row[whole], self.slot[whole]], self.heads
+            at = self._places(source, whole, rows)
             self.add(layer, terms[0][at], terms[1][at], whole)
         if len(moved):
-            at = self.row[moved] - rows.start, source.positions[self.row[moved], self.slot[moved]], self.heads
+            at = self._places(source, moved, rows)
             base = own[at[0], self.position[moved], self.heads]
-            places = zip(self.row[moved].tolist(), self.slot[moved].tolist(), strict=True)
-            directions = torch.stack([self.swap.directions[i][slot] for i, slot in places])
-            values = move(base.flatten(1), other[at].flatten(1), directions)
+            directions: list[Tensor] = []
+            for row, slot in zip(self.row[moved].tolist(), self.slot[moved].tolist(), strict=True):
+                directions.append(self.swap.directions[row][layer, slot])
+            values = turn(base.flatten(1), other[at].flatten(1), torch.stack(directions))
             self.add(layer, *_project(values.view_as(base).to(base.dtype)), moved)
+
+    def _places(
+        self, source: Slots, some: Int[Tensor, "patch"], rows: range
+    ) -> tuple[Int[Tensor, "patch"], Int[Tensor, "patch"], slice]:
+        """Return the index of the donors' activations of some patches, among those of ``rows``."""
+        row = self.row[some]
+        return row - rows.start, source.positions[row, self.slot[some]], self.heads
 
     def evidence(self) -> Evidence:
         """Return the evidence of what was added."""
@@ -184,24 +226,32 @@ class _Patches:
 
 
 def _find_writes(
-    batch: SwapBatch, swap: AnchorSwap, site: SiteLike, row: Int[Tensor, "patch"], position: Int[Tensor, "patch"]
+    batch: SwapBatch,
+    swap: AnchorSwap,
+    site: SiteLike,
+    row: Int[Tensor, "patch"],
+    position: Int[Tensor, "patch"],
 ) -> tuple[Bool[Tensor, "patch"], Bool[Tensor, "patch"]]:
-    """Return which patches are written below the last layer, and which are at positions that are read.
+    """Return which patches are written below the last layer, and which are at positions that are
+    read.
 
-    A patch behind the last read position has no effect. One before the start of the cone equals the source's own run, from which
-    the engine takes its keys and values.
+    A patch behind the last read position has no effect. One before the start of the cone equals the
+    source's own run, from which the engine takes its keys and values.
     """
     reads = set(zip(batch.reader.row.tolist(), batch.reader.position.tolist(), strict=True))
-    places = list(zip(row.tolist(), position.tolist(), strict=True))
-    is_read = torch.tensor([place in reads for place in places], dtype=torch.bool)
-    if str(site) in _WITHIN_ATTENTION:
-        return torch.ones_like(is_read), is_read
     last: dict[int, int] = {}
     for i, read in reads:
         last[i] = max(last.get(i, -1), read)
     start: dict[int, int] = {}
-    if swap.source is not None:
-        (cones,) = SwapPlan(SwapBatch(batch.tokens, batch.reader, (swap,), batch.donors), site).cones
-        start = {i: first for i, (first, _) in cones.items()}
-    is_written = [start.get(i, 0) <= p <= last.get(i, -1) for i, p in places]
-    return torch.tensor(is_written, dtype=torch.bool), is_read
+    is_within_attention = str(site) in _WITHIN_ATTENTION
+    if swap.source is not None and not is_within_attention:
+        alone = SwapBatch(batch.tokens, batch.reader, (swap,), batch.donors)
+        cones = SwapPlan(alone, site).geometry.starts(0)
+        start = {i: cone.start for i, cone in cones.items()}
+    is_written: list[bool] = []
+    is_read: list[bool] = []
+    for i, p in zip(row.tolist(), position.tolist(), strict=True):
+        is_read.append((i, p) in reads)
+        in_cone = start.get(i, 0) <= p <= last.get(i, -1)
+        is_written.append(is_within_attention or in_cone)
+    return torch.tensor(is_written, dtype=torch.bool), torch.tensor(is_read, dtype=torch.bool)

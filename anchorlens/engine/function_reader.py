@@ -1,22 +1,26 @@
 """Reader of any function of the logits.
 
-Which logits a function reads is observed at every call (:mod:`anchorlens.engine.observed_logits`). Its reads on the unpatched
-logits only decide which positions a pass keeps, and what is unembedded for many cells at once. A cell in which it reads another
-position has no value: :data:`MISSED` is 1 there, and the caller measures it again with :meth:`FunctionReader.everywhere`.
+Which logits a function reads is observed at every call (:mod:`anchorlens.engine.observed_logits`).
+Its reads on the unpatched logits only decide which positions a pass keeps, and what is unembedded
+for many cells at once. A cell in which it reads another position has no value: :data:`MISSED` is 1
+there, and the caller measures it again with :meth:`FunctionReader.everywhere`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.observed_logits import Logits, Reads, UnreadLogitsError, observe
+from anchorlens.engine.logits import Logits, Reads, UnreadLogitsError
+from anchorlens.engine.observed_logits import observe
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 LogitMetric: TypeAlias = Callable[[Tensor], Any]
 """Logits [batch pos d_vocab] -> scalar or [batch], as in TransformerLens."""
@@ -26,10 +30,13 @@ Place: TypeAlias = tuple[int, int]
 """Row of the batch and position."""
 
 MISSED = "missed"
-"""Name of the metric that is 1 where there is no value, because the function read a position that was not kept."""
+"""Name of the metric that is 1 where there is no value, because the function read a position that
+was not kept.
+"""
 
 # Rows whose logits over the whole vocabulary are held at once, and rows of which some tokens are.
-_ROWS, _TOKEN_ROWS = 64, 4096
+_ROWS = 64
+_TOKEN_ROWS = 4096
 # Most positions whose unpatched logits are kept for the cells that leave them as they are.
 _KEPT = 256
 
@@ -74,9 +81,11 @@ class FunctionReader:
         some: Places at which only ``tokens`` are expected to be read.
         dtype: Dtype of the logits.
         is_plain: Whether the function gets ordinary tensors with all logits.
-        unpatched: Place -> logits of the model's own unpatched run; None where they are not known. A state that equals that of the
-            first cell, which is the unpatched one in the cone engine, has these logits.
-        is_first_measured: Whether the first cell is computed all the same, so that a caller can compare it with the model's.
+        unpatched: Place -> logits of the model's own unpatched run; None where they are not known.
+            A state that equals that of the first cell, which is the unpatched one in the cone
+            engine, has these logits.
+        is_first_measured: Whether the first cell is computed all the same, so that a caller can
+            compare it with the model's.
     """
 
     name: str
@@ -118,8 +127,9 @@ class FunctionReader:
         places: set[Place] = set()
         for call, own in zip(calls, reads, strict=True):
             # The engines need a read in every row, so all rows of a call have the same positions.
-            for position in {row % call.length for row in own}:
-                places |= {(call.first + i, position) for i in range(call.n_rows)}
+            positions = {row % call.length for row in own}
+            for i in range(call.n_rows):
+                places.update((call.first + i, position) for position in positions)
             for row, read in own.items():
                 if read is None:
                     whole.add(call.place(row))
@@ -154,7 +164,10 @@ class FunctionReader:
 
     def everywhere(self) -> "FunctionReader":
         """Return the reader that keeps all positions, so that no value is missed."""
-        return replace(self, places=tuple(place for call in self.calls for place in call.places))
+        places: list[Place] = []
+        for call in self.calls:
+            places += call.places
+        return replace(self, places=tuple(places))
 
     def plain(self) -> "FunctionReader":
         """Return the reader that computes all logits of every cell, for the reference engine."""
@@ -162,20 +175,36 @@ class FunctionReader:
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
-        """Compute the values of every cell: the metric ``name`` and :data:`MISSED`, [*cells value]."""
+        """Compute the values of every cell: the metric ``name`` and :data:`MISSED`, [*cells
+        value].
+        """
         cells = states.reshape(-1, *states.shape[-2:])
         table = _Unembedded(self, adapter, cells)
         values: list[Tensor] = []
         missed: list[Tensor] = []
         for cell in range(len(cells)):
-            parts = [self._values(table, cell, number) for number in range(len(self.calls))]
-            values.append(torch.cat([found for found, _ in parts]))
-            missed.append(torch.cat([torch.full(found.shape, float(lost), device="cpu") for found, lost in parts]))
+            values_of_cell: list[Tensor] = []
+            missed_of_cell: list[Tensor] = []
+            for number in range(len(self.calls)):
+                found, is_missed = self._values(table, cell, number)
+                values_of_cell.append(found)
+                missed_of_cell.append(torch.full(found.shape, float(is_missed), device="cpu"))
+            values.append(torch.cat(values_of_cell))
+            missed.append(torch.cat(missed_of_cell))
         shape = (*states.shape[:-2], -1)
-        return Metrics({self.name: torch.stack(values).reshape(shape), MISSED: torch.stack(missed).reshape(shape)})
+        return Metrics(
+            {
+                self.name: torch.stack(values).reshape(shape),
+                MISSED: torch.stack(missed).reshape(shape),
+            }
+        )
 
-    def _values(self, table: "_Unembedded", cell: int, number: int) -> tuple[Float[Tensor, "value"], bool]:
-        """Return the values of one call in one cell, and whether it read a position that was not kept."""
+    def _values(
+        self, table: "_Unembedded", cell: int, number: int
+    ) -> tuple[Float[Tensor, "value"], bool]:
+        """Return the values of one call in one cell, and whether it read a position that was not
+        kept.
+        """
         call = self.calls[number]
         shape = (call.n_rows, call.length, table.width)
         if self.is_plain:
@@ -216,45 +245,68 @@ class _Unembedded:
         device: Device of the logits.
     """
 
-    def __init__(self, reader: FunctionReader, adapter: Adapter, cells: Float[Tensor, "cell read d_model"]) -> None:
-        self.number = {place: n for n, place in enumerate(reader.places)}
-        self.width, self.device = adapter.shape.d_vocab, adapter.read.device
-        self._adapter, self._cells, self._dtype = adapter, cells, reader.dtype
-        self._tokens = {token: n for n, token in enumerate(reader.tokens)}
-        whole = [place for place in reader.places if place in reader.whole]
-        some = [place for place in reader.places if place in reader.some and place not in reader.whole]
-        self._whole = {place: n for n, place in enumerate(whole)}
-        self._some = {place: n for n, place in enumerate(some)}
+    def __init__(
+        self, reader: FunctionReader, adapter: Adapter, cells: Float[Tensor, "cell read d_model"]
+    ) -> None:
+        self.number = _number(reader.places)
+        self.width = adapter.shape.d_vocab
+        self.device = adapter.read.device
+        self._adapter = adapter
+        self._cells = cells
+        self._dtype = reader.dtype
+        self._tokens = _number(reader.tokens)
+        whole: list[Place] = []
+        some: list[Place] = []
+        for place in reader.places:
+            if place in reader.whole:
+                whole.append(place)
+            elif place in reader.some:
+                some.append(place)
+        self._whole = _number(whole)
+        self._some = _number(some)
         # Cells and their logits, of the places `whole` and of some tokens at the places `some`.
-        self._whole_cells, self._some_cells = range(0), range(0)
+        self._whole_cells = range(0)
+        self._some_cells = range(0)
         self._whole_logits = self._some_logits = cells.new_empty(0)
         # Logits of the first cell, which is the unpatched one in the cone engine.
         self._first: Tensor | None = None
-        self._unpatched, self._first_known = reader.unpatched, 1 if reader.is_first_measured else 0
-        # Cells whose states were compared with those of the first cell, and which are equal.
-        self._compared, self._is_unpatched = range(0), list[list[bool]]()
+        self._unpatched = reader.unpatched
+        self._first_known = 1 if reader.is_first_measured else 0
+        # Cells whose states were compared with those of the first cell, and whether each is equal.
+        self._compared = range(0)
+        self._is_unpatched: list[list[bool]] = []
 
     def rows(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_vocab"]:
         """Return the logits of places over the whole vocabulary."""
         if self._whole.keys() >= set(places):
-            found = self._whole_table(cell)[[self._whole[place] for place in places]]
+            found = self._whole_table(cell)[_look_up(self._whole, places)]
         else:
-            found = torch.cat([self._unembed(part) for part in self._states(cell, places).split(_ROWS)])
+            found = self._unembed_rows(self._states(cell, places))
         return self._use_model_logits(found, cell, places, slice(None))
 
-    def tokens(self, cell: int, places: Sequence[Place], tokens: Sequence[int]) -> Float[Tensor, "row token"]:
+    def tokens(
+        self, cell: int, places: Sequence[Place], tokens: Sequence[int]
+    ) -> Float[Tensor, "row token"]:
         """Return the logits of some tokens at places."""
-        return self._use_model_logits(self._tokens_of(cell, places, tokens), cell, places, list(tokens))
+        return self._use_model_logits(
+            self._tokens_of(cell, places, tokens), cell, places, list(tokens)
+        )
 
     def _use_model_logits(
-        self, logits: Float[Tensor, "row token"], cell: int, places: Sequence[Place], tokens: "slice | list[int]"
+        self,
+        logits: Float[Tensor, "row token"],
+        cell: int,
+        places: Sequence[Place],
+        tokens: "slice | list[int]",
     ) -> Float[Tensor, "row token"]:
         """Return logits in which those of unpatched states are the model's own."""
         if self._unpatched is None or cell < self._first_known:
             return logits
         if cell not in self._compared:
             self._compared = some = range(cell, min(len(self._cells), cell + _ROWS))
-            self._is_unpatched = (self._cells[some.start : some.stop] == self._cells[0]).all(-1).tolist()
+            self._is_unpatched = (
+                (self._cells[some.start : some.stop] == self._cells[0]).all(-1).tolist()
+            )
         is_unpatched = self._is_unpatched[cell - self._compared.start]
         for i, place in enumerate(places):
             known = self._unpatched(place) if is_unpatched[self.number[place]] else None
@@ -262,20 +314,28 @@ class _Unembedded:
                 logits[i] = known[tokens]
         return logits
 
-    def _tokens_of(self, cell: int, places: Sequence[Place], tokens: Sequence[int]) -> Float[Tensor, "row token"]:
+    def _tokens_of(
+        self, cell: int, places: Sequence[Place], tokens: Sequence[int]
+    ) -> Float[Tensor, "row token"]:
         if self._some.keys() >= set(places) and self._tokens.keys() >= set(tokens):
-            at = torch.tensor([self._some[place] for place in places], device=self.device)
-            columns = torch.tensor([self._tokens[token] for token in tokens], device=self.device)
+            at = torch.tensor(_look_up(self._some, places), device=self.device)
+            columns = torch.tensor(_look_up(self._tokens, tokens), device=self.device)
             return self._some_table(cell)[at[:, None], columns]
         if self._whole.keys() >= set(places):
-            return self._whole_table(cell)[[self._whole[place] for place in places]][:, list(tokens)]
+            return self._whole_table(cell)[_look_up(self._whole, places)][:, list(tokens)]
         return self._unembed(self._states(cell, places), tokens)
 
     def _states(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_model"]:
-        return self._cells[cell, [self.number[place] for place in places]]
+        return self._cells[cell, _look_up(self.number, places)]
 
-    def _unembed(self, states: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None) -> Float[Tensor, "row token"]:
+    def _unembed(
+        self, states: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
+    ) -> Float[Tensor, "row token"]:
         return self._adapter.read.logits(states, tokens).to(self._dtype)
+
+    def _unembed_rows(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+        """Return whole rows, computed in parts to bound memory."""
+        return torch.cat([self._unembed(part) for part in states.split(_ROWS)])
 
     def _next(self, cell: int, places: Collection[Place], most: int) -> range:
         """Return the cells that are unembedded together, from ``cell`` on."""
@@ -284,25 +344,37 @@ class _Unembedded:
     def _some_table(self, cell: int) -> Float[Tensor, "row token"]:
         if cell not in self._some_cells:
             self._some_cells = some = self._next(cell, self._some, _TOKEN_ROWS)
-            at = [self.number[place] for place in self._some]
+            at = _look_up(self.number, self._some)
             states = self._cells[some.start : some.stop, at].flatten(0, 1)
-            self._some_logits = self._unembed(states, list(self._tokens)).unflatten(0, (len(some), len(at)))
+            self._some_logits = self._unembed(states, list(self._tokens)).unflatten(
+                0, (len(some), len(at))
+            )
         return self._some_logits[cell - self._some_cells.start]
 
     def _whole_table(self, cell: int) -> Float[Tensor, "row d_vocab"]:
         if cell not in self._whole_cells:
             self._whole_cells = some = self._next(cell, self._whole, _ROWS)
-            at = [self.number[place] for place in self._whole]
+            at = _look_up(self.number, self._whole)
             states = self._cells[some.start : some.stop, at]
             if self._first is None and 1 < len(at) <= _KEPT:
                 self._first = self._unembed(self._cells[0, at])
             if self._first is None:
-                parts = states.flatten(0, 1).split(_ROWS)
-                self._whole_logits = torch.cat([self._unembed(part) for part in parts]).unflatten(0, states.shape[:2])
-            else:  # equal states have equal logits
+                logits = self._unembed_rows(states.flatten(0, 1))
+                self._whole_logits = logits.unflatten(0, states.shape[:2])
+            else:
+                # Most patches leave most positions as they are, and equal states have equal logits.
                 is_new = (states != self._cells[0, at]).any(-1)
                 logits = self._first.expand(len(some), -1, -1).clone()
                 if is_new.any():
-                    logits[is_new] = torch.cat([self._unembed(part) for part in states[is_new].split(_ROWS)])
+                    logits[is_new] = self._unembed_rows(states[is_new])
                 self._whole_logits = logits
         return self._whole_logits[cell - self._whole_cells.start]
+
+
+def _number(keys: Sequence[_Key]) -> dict[_Key, int]:
+    """Return key -> its index."""
+    return dict(zip(keys, range(len(keys)), strict=True))
+
+
+def _look_up(number: Mapping[_Key, int], keys: Iterable[_Key]) -> list[int]:
+    return [number[key] for key in keys]

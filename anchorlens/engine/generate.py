@@ -25,30 +25,43 @@ def greedy(
     stop: Callable[[list[int]], bool],
     on_batch: Callable[[int], None] = lambda rows: None,  # noqa: ARG005
 ) -> list[list[int]]:
-    """Generate greedily after each prompt, up to ``max_new_tokens`` or ``n_ctx`` tokens, or until ``stop(new_ids)`` is True.
+    """Generate greedily after each prompt, up to ``max_new_tokens`` or ``n_ctx`` tokens, or until
+    ``stop(new_ids)`` is True.
 
-    The common prefix of all prompts is run once. Prompts of similar length share a batch. ``on_batch`` gets the number of finished
-    rows.
+    The common prefix of all prompts is run once. Prompts of similar length share a batch.
+    ``on_batch`` gets the number of finished rows.
 
     Returns:
-        New token ids of each prompt, in the order of ``prompts``; [] for a prompt of ``n_ctx`` tokens or more.
+        New token ids of each prompt, in the order of ``prompts``; [] for a prompt of ``n_ctx``
+        tokens or more.
     """
     if not all(prompts):
         raise InputError("prompts: one has no tokens. Give every prompt at least one token.")
-    out: list[list[int]] = [[] for _ in prompts]
-    room = [min(max_new_tokens, adapter.shape.n_ctx - len(ids)) for ids in prompts]
-    by_length = sorted((i for i in range(len(prompts)) if room[i] > 0), key=lambda i: len(prompts[i]))
+    out: list[list[int]] = []
+    room: list[int] = []
+    by_length: list[int] = []
+    longest = 0  # prompt and new tokens together
+    for i, ids in enumerate(prompts):
+        out.append([])
+        room.append(min(max_new_tokens, adapter.shape.n_ctx - len(ids)))
+        if room[i] > 0:
+            by_length.append(i)
+            longest = max(longest, len(ids) + room[i])
+    by_length.sort(key=lambda i: len(prompts[i]))
     if len(by_length) < len(prompts):
         on_batch(len(prompts) - len(by_length))
-    size = _rows_at_once(adapter, max((len(prompts[i]) + room[i] for i in by_length), default=0), batch_size)
+    size = _rows_at_once(adapter, longest, batch_size)
     # Not inference_mode: the model keeps the rotary tables that are made on the way.
     with torch.no_grad():
         prefix = None
         if by_length:
             rows = [prompts[i] for i in by_length]
-            # Every prompt's last token is run in its own row. For a single prompt two passes would be slower than one.
+            # Every prompt's last token is run in its own row. For a single prompt two passes would
+            # be slower than one.
             shared = common_prefix(rows, min(len(ids) for ids in rows) - 1) if len(rows) > 1 else 0
-            prefix = adapter.generation_prefix(torch.tensor(list(rows[0][:shared]), dtype=torch.long, device="cpu"))
+            prefix = adapter.generation_prefix(
+                torch.tensor(list(rows[0][:shared]), dtype=torch.long, device="cpu")
+            )
         for start in range(0, len(by_length), size):
             chunk = by_length[start : start + size]
             next_tokens = adapter.decoder([prompts[i] for i in chunk], prefix)
@@ -59,8 +72,12 @@ def greedy(
     return out
 
 
-def _decode(next_tokens: NextTokens, room: Sequence[int], stop: Callable[[list[int]], bool]) -> list[list[int]]:
-    """Generate tokens of each row of a batch until it has ``room[row]`` tokens or ``stop(new_ids)`` is True."""
+def _decode(
+    next_tokens: NextTokens, room: Sequence[int], stop: Callable[[list[int]], bool]
+) -> list[list[int]]:
+    """Generate tokens of each row of a batch until it has ``room[row]`` tokens or ``stop(new_ids)``
+    is True.
+    """
     out: list[list[int]] = [[] for _ in room]
     running = rows = list(range(len(room)))
     last: Int[Tensor, "row"] | None = None
@@ -69,7 +86,11 @@ def _decode(next_tokens: NextTokens, room: Sequence[int], stop: Callable[[list[i
         chosen = next_tokens(rows, None if last is None else last[rows])
         for i, token in zip(running, chosen.tolist(), strict=True):
             out[i].append(token)
-        rows, last = [row for row, i in enumerate(running) if len(out[i]) < room[i] and not stop(out[i])], chosen
+        last = chosen
+        rows = []
+        for row, i in enumerate(running):
+            if len(out[i]) < room[i] and not stop(out[i]):
+                rows.append(row)
     return out
 
 

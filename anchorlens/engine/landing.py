@@ -1,8 +1,9 @@
 """Evidence of patches: one number per cell that says what was written, and where.
 
-The engine adds up ``code(layer, row, position, head) * (value . weights)`` over all activations that it replaced in a cell, read
-back where they were written. A caller computes the same sum from what it asked for. The two agree only if every activation landed
-at its place: a shifted position, another head or layer, a dropped patch or an old value all change the sum.
+The engine adds up ``code(layer, row, position, head) * (value . weights)`` over all activations
+that it replaced in a cell, read back where they were written. A caller computes the same sum from
+what it asked for. The two agree only if every activation landed at its place: a shifted position,
+another head or layer, a dropped patch or an old value all change the sum.
 """
 
 from functools import cache
@@ -15,7 +16,9 @@ from anchorlens.engine.cone_attention import on
 
 
 def evidence_rounding(device: torch.device) -> float:
-    """Return the largest relative difference of two sums of the same numbers, in the dtype of evidence on a device."""
+    """Return the largest relative difference of two sums of the same numbers, in the dtype of
+    evidence on a device.
+    """
     return 1e-9 if evidence_dtype(device) is torch.float64 else 1e-4
 
 
@@ -26,7 +29,12 @@ def evidence_dtype(device: torch.device) -> torch.dtype:
 
 @cache
 def _weights(width: int) -> Float[Tensor, "width"]:
-    return torch.randn(width, generator=torch.Generator("cpu").manual_seed(width), dtype=torch.float64, device="cpu")
+    return torch.randn(
+        width,
+        generator=torch.Generator("cpu").manual_seed(width),
+        dtype=torch.float64,
+        device="cpu",
+    )
 
 
 def project(values: Float[Tensor, "*entry width"], device: torch.device) -> Float[Tensor, "*entry"]:
@@ -42,17 +50,26 @@ def code(
     head: "Int[Tensor, '*#entry'] | int",
     device: torch.device,
 ) -> Float[Tensor, "*#entry"]:
-    """Return a number in [1, 2) for each place, from indices on the CPU; places of one model have different ones.
+    """Return a number in [1, 2) for each place, from indices on the CPU; places of one model have
+    different ones.
 
-    The multipliers are irrational, so that no two sums of small whole numbers differ by a whole number.
+    The multipliers are irrational, so that no two sums of small whole numbers differ by a whole
+    number.
     """
     head = torch.as_tensor(head, dtype=torch.float64, device="cpu")
-    mixed = 0.7548776662 * layer + 0.5698402910 * row.double() + 0.8191725134 * position.double() + 0.6180339887 * head
+    mixed = (
+        0.7548776662 * layer
+        + 0.5698402910 * row.double()
+        + 0.8191725134 * position.double()
+        + 0.6180339887 * head
+    )
     return on(device, (1.0 + mixed.frac()).to(evidence_dtype(device)))
 
 
 def is_same_evidence(found: float, expected: float, allowed: float) -> bool:
-    """Return whether two sums differ by at most ``allowed``; NaN equals NaN, because a cache may hold it."""
+    """Return whether two sums differ by at most ``allowed``; NaN equals NaN, because a cache may
+    hold it.
+    """
     if found != found or expected != expected:
         return found != found and expected != expected
     return found == expected or abs(found - expected) <= allowed

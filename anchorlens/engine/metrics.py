@@ -1,7 +1,8 @@
 """Named metrics of a patch sweep: logit difference, probability, log-probability and KL divergence.
 
-A reader unembeds only the positions that its metric reads, for many cells at once: ``logit_diff`` unembeds two tokens per read, the
-others the whole vocabulary in slices. Functions of the logits have :class:`~anchorlens.engine.function_reader.FunctionReader`.
+A reader unembeds only the positions that its metric reads, for many cells at once: ``logit_diff``
+unembeds two tokens per read, the others the whole vocabulary in slices. Functions of the logits
+have :class:`~anchorlens.engine.function_reader.FunctionReader`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ from torch import Tensor
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter
 
-LOGIT_DIFF, PROB, LOGPROB, KL = "logit_diff", "prob", "logprob", "kl"
+LOGIT_DIFF = "logit_diff"
+PROB = "prob"
+LOGPROB = "logprob"
+KL = "kl"
 
 # Rows whose logits over the whole vocabulary are held at once.
 _ROWS = 64
@@ -22,7 +26,8 @@ _ROWS = 64
 
 @dataclass(frozen=True)
 class LogitDiffReader:
-    """Reader of the logit of the answer minus that of the wrong answer, at one position of each row.
+    """Reader of the logit of the answer minus that of the wrong answer, at one position of each
+    row.
 
     Attributes:
         position: Position that is read in each row.
@@ -42,8 +47,12 @@ class LogitDiffReader:
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
         """Compute the logit difference of every cell."""
         flat = states.reshape(-1, states.shape[-1])
-        logits = adapter.read.token_logits(flat, self.tokens.repeat(len(flat) // len(self.tokens), 1))
-        return Metrics({LOGIT_DIFF: (logits[:, 0] - logits[:, 1]).float().cpu().reshape(states.shape[:-1])})
+        logits = adapter.read.token_logits(
+            flat, self.tokens.repeat(len(flat) // len(self.tokens), 1)
+        )
+        return Metrics(
+            {LOGIT_DIFF: (logits[:, 0] - logits[:, 1]).float().cpu().reshape(states.shape[:-1])}
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,9 @@ class AnswerProbabilityReader:
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
         """Compute ``logprob``, the sum over the answer's tokens, and ``prob`` of every cell."""
         flat = states.reshape(-1, states.shape[-1])
-        logits, total = adapter.read.scores(flat, self.token[:, None].repeat(len(flat) // len(self.token), 1))
+        logits, total, _ = adapter.read.scores(
+            flat, self.token[:, None].repeat(len(flat) // len(self.token), 1)
+        )
         each = (logits[:, 0] - total).double().cpu().reshape(-1, len(self.token))
         log_p = each.new_zeros(len(each), self.n_examples).index_add_(1, self.row, each).float()
         log_p = log_p.reshape(*states.shape[:-2], self.n_examples)
@@ -76,7 +87,8 @@ class AnswerProbabilityReader:
 
 @dataclass(frozen=True)
 class KLReader:
-    """Reader of the KL divergence of the next-token distribution from that of the clean run, at one position of each row.
+    """Reader of the KL divergence of the next-token distribution from that of the clean run, at one
+    position of each row.
 
     Attributes:
         position: Position that is read in each row.
@@ -102,10 +114,15 @@ class KLReader:
             wanted = adapter.read.logits(clean[None].to(own.device)).float().log_softmax(-1)
             parts = [adapter.read.logits(part).float().log_softmax(-1) for part in own.split(_ROWS)]
             never = wanted.isneginf()  # padding tokens may have a bias of minus infinity
-            out[i] = torch.cat([(wanted.exp() * (wanted - part)).masked_fill(never, 0.0).sum(-1) for part in parts]).cpu()
+            out[i] = torch.cat(
+                [(wanted.exp() * (wanted - part)).masked_fill(never, 0.0).sum(-1) for part in parts]
+            ).cpu()
         return Metrics({KL: out.T.reshape(states.shape[:-1])})
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the number of tokens that two answers begin with in common."""
-    return next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
+    )

@@ -1,4 +1,6 @@
-"""Interventions on a forward pass: activation patches and cut attention edges, in one layer or a window of layers."""
+"""Interventions on a forward pass: activation patches and cut attention edges, in one layer or a
+window of layers.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,9 @@ from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
 OnProgress: TypeAlias = Callable[[float], object]
-"""Progress callback; its argument is the share of the total work that was finished since the last call."""
+"""Progress callback; its argument is the share of the total work that was finished since the last
+call.
+"""
 
 
 def no_progress(share: float) -> None:
@@ -22,13 +26,15 @@ def no_progress(share: float) -> None:
 
 @dataclass(frozen=True)
 class Slots:
-    """Positions in each row of a batch, padded to the same number of slots; the mask is True at used slots."""
+    """Positions in each row of a batch, padded to the same number of slots; the mask is True at
+    used slots.
+    """
 
     positions: Int[Tensor, "example slot"]
     mask: Bool[Tensor, "example slot"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AnchorSwap:
     """Activation patch of one anchor or control in the rows of a batch.
 
@@ -37,10 +43,14 @@ class AnchorSwap:
         control: Name of the control; ``none`` for the anchor itself.
         slots: Positions that are patched.
         source: Positions in the donor rows, slot by slot; None if ``streams`` are given.
-        streams: Given activations, [layer example slot d_model]; None if they are read from the donor rows.
-        directions: Row -> unit direction of each of its slots. The activation of the clean row plus this direction is patched in,
-            scaled to the norm of the difference to the donor's. In other rows the donor's activation itself is patched in.
-        heads: Neighbouring heads of a head site that are patched; None for all of them, and for other sites.
+        streams: Given activations, [layer example slot d_model]; None if they are read from the
+            donor rows.
+        directions: Row -> direction of each of its slots at every layer. The activation of the
+            clean row is turned towards it, as far as the donor's is turned
+            (:func:`~anchorlens.engine.turning.turn`). In other rows the donor's activation
+            itself is patched in.
+        heads: Neighbouring heads of a head site that are patched; None for all of them, and for
+            other sites.
     """
 
     anchor: str
@@ -48,7 +58,7 @@ class AnchorSwap:
     slots: Slots
     source: Slots | None = None
     streams: SlotStreams | None = None
-    directions: Mapping[int, Float[Tensor, "_ d_model"]] = field(default_factory=dict)
+    directions: Mapping[int, Float[Tensor, "layer _ d_model"]] = field(default_factory=dict)
     heads: range | None = None
 
 
@@ -69,7 +79,7 @@ class SwapBatch:
     donors: TokenBatch | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnockoutBatch:
     """Rows in which attention edges are cut, each variant separately.
 
@@ -92,7 +102,8 @@ class KnockoutBatch:
 
 def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
     """Return the token ids of each row, without padding."""
-    return [tuple(ids[: int(n)]) for ids, n in zip(tokens.ids.tolist(), tokens.mask.sum(1), strict=True)]
+    lengths = tokens.mask.sum(1).tolist()
+    return [tuple(ids[:n]) for ids, n in zip(tokens.ids.tolist(), lengths, strict=True)]
 
 
 def check_windows(windows: Sequence[object]) -> None:
@@ -100,13 +111,15 @@ def check_windows(windows: Sequence[object]) -> None:
     for window in windows:
         if not isinstance(window, range) or window.step != 1:
             raise InputError(
-                f"layers={window!r}: not a range of neighbouring layers such as range(2, 5). Give several windows instead.",
+                f"layers={window!r}: not a range of neighbouring layers such as range(2, 5). Give"
+                " several windows instead.",
                 argument="layers",
             )
 
 
 def window_layers(layer: int, window: int, n_layers: int) -> range:
-    """Return the ``window`` layers centred at ``layer`` that are changed together, clipped to the model.
+    """Return the ``window`` layers centred at ``layer`` that are changed together, clipped to the
+    model.
 
     For an even number the longer half lies above ``layer``.
 

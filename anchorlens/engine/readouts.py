@@ -1,10 +1,12 @@
 """Compute P from activations (METHOD 3), in float32 or float64 for models of any dtype.
 
-- Answer readouts: P of the exact answer, from the log-probability of each of its tokens at the preceding position.
+- Answer readouts: P of the exact answer, from the log-probability of each of its tokens at the
+  preceding position.
 - ``probe``: P(hallucination) of a truth probe at one layer.
 - ``p_true``: P(yes) / (P(yes) + P(no)) after the question whether the answer is right.
 
-A :class:`Reader` specifies the states to read in one batch (site, layer, positions) and computes one of these readouts from them.
+A :class:`Reader` specifies the states to read in one batch (site, layer, positions) and computes
+one of these readouts from them.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +25,13 @@ from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
 # Tolerance above log P = 0, for rounding of a probability of 1.
 _ROUNDING = 1e-4
 
+OF_DONOR = ("donor_p", "donor_logit", "donor_is_top")
+"""Metrics of the donor's answer."""
+
 Readout: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Log-probabilities of the exact answer's tokens and mask of used entries, both [example answer_token] -> log P, [example]."""
+"""Log-probabilities of the exact answer's tokens and mask of used entries, both [example
+answer_token] -> log P, [example].
+"""
 
 ReadoutLike: TypeAlias = str | Readout
 
@@ -51,7 +58,11 @@ def answer_mean(
     return (log_probs * mask).sum(-1) / mask.sum(-1)
 
 
-READOUTS: dict[str, Readout] = {"first_token": first_token, "answer_mean": answer_mean, "answer_joint": answer_joint}
+READOUTS: dict[str, Readout] = {
+    "first_token": first_token,
+    "answer_mean": answer_mean,
+    "answer_joint": answer_joint,
+}
 
 
 def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
@@ -59,11 +70,13 @@ def make_readout(readout: ReadoutLike) -> tuple[str, Readout]:
     if not isinstance(readout, str):
         return callable_name(readout), readout
     if readout not in READOUTS:
-        raise InputError(f"readout={readout!r}: unknown. {did_you_mean(readout, READOUTS)}", argument="readout")
+        raise InputError(
+            f"readout={readout!r}: unknown. {did_you_mean(readout, READOUTS)}", argument="readout"
+        )
     return readout, READOUTS[readout]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadPlan:
     """Positions and tokens of a batch whose logits are read.
 
@@ -111,8 +124,18 @@ class Metrics:
 
     @property
     def logit_diff(self) -> Float[Tensor, "*cells example"]:
-        """Logit of the answer token minus that of the donor's, where the two answers first differ; NaN without a donor."""
+        """Logit of the answer token minus that of the donor's, where the two answers first differ;
+        NaN without a donor.
+        """
         return self.values["logit_diff"]
+
+    @property
+    def of_donor(self) -> dict[str, Float[Tensor, "*cells example"]]:
+        """Values of the donor's answer token where the two answers first differ: ``donor_p``,
+        ``donor_logit``, and ``donor_is_top``, 1 if it is the most likely token. Empty for readouts
+        without a donor's answer.
+        """
+        return {name: value for name, value in self.values.items() if name in OF_DONOR}
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Metrics":
         """Apply a function to the values of every metric."""
@@ -121,7 +144,9 @@ class Metrics:
 
 @runtime_checkable
 class Reader(Protocol):
-    """Interface of the readout of a batch: the states to read, and the metrics of each row computed from them."""
+    """Interface of the readout of a batch: the states to read, and the metrics of each row computed
+    from them.
+    """
 
     @property
     def where(self) -> ReadSite | None:
@@ -165,37 +190,61 @@ class AnswerReader:
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:
         """Compute the readout's P and the logit difference to the rival answer."""
         plan = self.plan
-        cells, n_reads = states.shape[:-2], states.shape[-2]
+        *cells, n_reads, _ = states.shape
         flat = states.reshape(-1, states.shape[-1])
         wanted = torch.stack([plan.token, plan.rival.clamp(min=0)], 1).to(flat.device)
-        logits, total = adapter.read.scores(flat, wanted.repeat(len(flat) // n_reads, 1))
+        scores = adapter.read.scores(flat, wanted.repeat(len(flat) // n_reads, 1))
+        logits, total = scores.logits, scores.total
         chosen = logits[:, 0]
+        rival = logits[:, 1]
         log_prob = (chosen - total).float().cpu().reshape(-1, n_reads)
-        gap = (chosen - logits[:, 1]).float().cpu().reshape(-1, n_reads)
-        mask = torch.zeros(plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool, device="cpu")
+        # Values of the donor's token, where the two answers differ.
+        at_rival = {
+            "logit_diff": chosen - rival,
+            "donor_logit": rival,
+            "donor_p": (rival - total).exp(),
+            "donor_is_top": (rival >= scores.top).double(),
+        }
+        mask = torch.zeros(
+            plan.n_examples, int(plan.slot.max()) + 1, dtype=torch.bool, device="cpu"
+        )
         mask[plan.row, plan.slot] = True
         log_p = torch.stack([self._log_p(cell, mask) for cell in log_prob]).reshape(*cells, -1)
-        diff = torch.full((len(gap), plan.n_examples), torch.nan, dtype=torch.float32, device="cpu")
         has = plan.rival >= 0
-        diff[:, plan.row[has]] = gap[:, has]
-        return Metrics.of(p=log_p.exp(), log_p=log_p, logit_diff=diff.reshape(*cells, -1))
+        values: dict[str, Tensor] = {"p": log_p.exp(), "log_p": log_p}
+        for name, of_reads in at_rival.items():
+            table = of_reads.float().cpu().reshape(-1, n_reads)
+            whole = torch.full(
+                (len(table), plan.n_examples), torch.nan, dtype=torch.float32, device="cpu"
+            )
+            whole[:, plan.row[has]] = table[:, has]
+            values[name] = whole.reshape(*cells, -1)
+        return Metrics(values)
 
-    def _log_p(self, log_prob: Float[Tensor, "read"], mask: Bool[Tensor, "example answer_token"]) -> Float[Tensor, "example"]:
+    def _log_p(
+        self, log_prob: Float[Tensor, "read"], mask: Bool[Tensor, "example answer_token"]
+    ) -> Float[Tensor, "example"]:
         plan = self.plan
         table = torch.zeros(mask.shape, dtype=torch.float32, device="cpu")
         table[plan.row, plan.slot] = log_prob
         log_p = call_user_function("readout", self.readout, log_probs=table, mask=mask)
         if not isinstance(log_p, Tensor):
-            raise InputError(f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.", argument="readout")
+            raise InputError(
+                f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.",
+                argument="readout",
+            )
         if log_p.shape != (plan.n_examples,):
             raise ShapeError(
-                f"readout: returned shape {tuple(log_p.shape)}. Return an [example] tensor of length {plan.n_examples}.",
+                f"readout: returned shape {tuple(log_p.shape)}. Return an [example] tensor of"
+                f" length {plan.n_examples}.",
                 argument="readout",
             )
         worst = float(log_p.max())
         if not worst <= _ROUNDING:  # NaN too
             raise InputError(
-                f"readout: returned {worst:.3g}, but log-probabilities are at most 0. Return log P, not P.", argument="readout"
+                f"readout: returned {worst:.3g}, but log-probabilities are at most 0. Return log P,"
+                " not P.",
+                argument="readout",
             )
         return log_p
 
@@ -230,7 +279,9 @@ class ChoiceReader(_OneReadPerRow):
         logits = adapter.read.logits(states.reshape(-1, states.shape[-1]), (*self.yes, *self.no))
         yes, no = logits.split([len(self.yes), len(self.no)], -1)
         gap = (yes.logsumexp(-1) - no.logsumexp(-1)).float().cpu().reshape(states.shape[:-1])
-        return Metrics.of(p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap)
+        return Metrics.of(
+            p=gap.sigmoid(), log_p=torch.nn.functional.logsigmoid(gap), logit_diff=gap
+        )
 
 
 @dataclass(frozen=True)
@@ -254,8 +305,14 @@ class StateReader(_OneReadPerRow):
         """Site and layer of the probe."""
         return self.site, self.layer
 
-    def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:  # noqa: ARG002
+    def metrics(
+        self,
+        adapter: Adapter,  # noqa: ARG002
+        states: Float[Tensor, "*cells example d_model"],
+    ) -> Metrics:
         """Compute P(hallucination); ``logit_diff`` holds the probe's log-odds."""
         flat = states.float().cpu().reshape(-1, *states.shape[-2:])
         odds = torch.stack([self.score(cell) for cell in flat]).reshape(states.shape[:-1])
-        return Metrics.of(p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds)
+        return Metrics.of(
+            p=odds.sigmoid(), log_p=torch.nn.functional.logsigmoid(odds), logit_diff=odds
+        )

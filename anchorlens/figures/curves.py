@@ -1,7 +1,7 @@
 """Plot curves: one panel per model, one ΔP curve per anchor or pathway and data set.
 
-A missing value is a gap. Lines bridge layers that were not measured, and the measured layers are marked. Nothing is computed here:
-claims are those of the results' findings.
+A missing value is a gap. Lines bridge layers that were not measured, and the measured layers are
+marked. Nothing is computed here: claims are those of the results' findings.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,43 @@ from anchorlens.constants import FLIP, LOGIT_DIFF
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures import traces as lines
 from anchorlens.figures.caption import caption, headline, main_facts
+from anchorlens.figures.claim_marks import mark_claims
 from anchorlens.figures.contrast_panels import Contrasts
+from anchorlens.figures.contrast_table import ContrastTables, gather_contrasts
 from anchorlens.figures.controls import control_labels
-from anchorlens.figures.hover import metric_labels, point_head, point_texts
-from anchorlens.figures.labels import CURVE, Entries, Key, Titles, legend_entries, legend_places, panel_titles
-from anchorlens.figures.layout import Sheet, arrange, check_width, fit_layout, page_plan, page_style, panel_layout, plan_sheet
+from anchorlens.figures.hover import point_head, point_texts
+from anchorlens.figures.labels import (
+    CURVE,
+    Entries,
+    Key,
+    Titles,
+    legend_entries,
+    legend_places,
+    panel_titles,
+)
+from anchorlens.figures.layout import (
+    Sheet,
+    arrange,
+    check_width,
+    fit_layout,
+    page_plan,
+    page_style,
+    panel_layout,
+    plan_sheet,
+)
+from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import dataset_styles, in_theme
-from anchorlens.figures.table import CURVE_KEYS, ContrastTables, CurveResults, by_dataset, gather, gather_contrasts, without_unsplit
+from anchorlens.figures.table import (
+    CURVE_KEYS,
+    Results,
+    by_dataset,
+    gather,
+    label_directions,
+    without_unsplit,
+)
 from anchorlens.figures.traces import Points, Trace
+from anchorlens.loading.load_run import results_of
+from anchorlens.results.vocabulary import metric_labels
 
 STYLES = ("plain", "paper")
 # Metric -> contrast shown first.
@@ -33,126 +62,200 @@ _BAND, _CONTROL, _LINE, _MARKS = range(4)
 
 
 def plot_curves(
-    results: CurveResults,
+    results: Results,
     *,
     metric: str | None = None,
     anchors: Sequence[str] | None = None,
     title: str | None = None,
     style: str = "plain",
-    controls: bool | Sequence[str] = True,
+    controls: bool | Sequence[str] = False,
     bands: bool | str = True,
-    contrasts: bool | str = True,
+    contrasts: bool | str | None = None,
     contrast_tables: ContrastTables | None = None,
     colour: str = "curve",
     facet: str | None = None,
     theme: str = "light",
     width: int | None = None,
 ) -> go.Figure:
-    """Plot ΔP (percentage points) or another metric against the layer, one panel per model and protocol.
+    """Plot ΔP (percentage points) or another metric against the layer, one panel per model and
+    protocol.
 
-    Below each panel are the differences from the control (METHOD 5), with a switch if there are several. A filled mark is a layer
-    that the findings claim; the layers at which all contrasts stand are shaded. Frames have no findings, so nothing is marked.
+    Each curve has one band. A filled mark is a layer at which the findings claim an effect beyond
+    every control; frames have no findings, so nothing is marked. Controls, and the panels of
+    differences from the control (METHOD 5), are drawn on request.
 
     Args:
-        results: Curves frame (one row per point), object with a method ``curves(controls=...)`` such as a sweep, path of a run
-            directory, or a sequence of these. The legend names settings that differ between runs. Each value of a mapping
-            ``{"qa": a, "fewshot": b}`` has its own panels, titled with the label.
-        metric: ``p`` for ΔP, or another metric of the results, such as ``flip``. If None, ``p`` if available, else the first.
-            ``logit_diff`` of a swap is drawn without contrasts, which are differences of ΔP.
+        results: Sweep, comparison, curves frame (one row per point), path of a run directory, or a
+            sequence of these. The legend names settings that differ between runs. Each value of a
+            mapping ``{"qa": a, "fewshot": b}`` has its own panels, titled with the label. Noising
+            and denoising sweeps of one label have their own panels too.
+        metric: ``p`` for ΔP, or another metric of the results, such as ``flip``. If None, ``p`` if
+            available, else the first. ``logit_diff`` of a swap has no contrasts, which are
+            differences of ΔP.
         anchors: Anchors to draw. If None, all.
         title: Title. If None, metric and protocol; "" omits it.
-        style: ``plain``: a title, and a line with questions, P before and what P is. ``paper``: panels and legend only, on white.
-        controls: If True, draw the leading control of each curve (null or placebo) as a dotted line. Or their names.
-        bands: 95 % band: ``simultaneous`` (over all layers, as the claims), ``pointwise`` (for a layer chosen beforehand), or False.
-            If True, simultaneous if the results have it. There is no band where fewer than ten questions were measured.
-        contrasts: Whether to draw the panels of contrasts, or the name of the contrast or null shown first, such as ``flip_rate``
-            or ``norm_matched``.
-        contrast_tables: Contrasts for ``results`` given as frames: a frame from ``contrasts()``, a list of these, or a mapping with
-            the labels of ``results``.
-        colour: ``curve``: published colours, one per curve. ``dataset``: one hue per data set, question solid and answer dashed.
-        facet: ``dataset`` gives each data set its own panel. If None, all data sets of a model share one.
+        style: ``plain``: a title, and a line with questions, P before and what P is. ``paper``:
+            panels and legend only, on white.
+        controls: If True, draw the leading control of each curve (null or placebo) and the
+            strongest null as dotted lines, and mark layers without signal of the probe. Or the
+            names of controls.
+        bands: 95 % band: ``pointwise`` (for a layer chosen beforehand), ``simultaneous`` (over all
+            layers, as the claims), or False. If True, pointwise for curves and simultaneous for
+            contrasts and comparisons. There is no band where fewer than ten questions were
+            measured.
+        contrasts: If True, draw below each panel the differences from the control, with a switch if
+            there are several, and shade the layers at which all contrasts stand. Or the name of the
+            contrast or null shown first, such as ``flip_rate`` or ``norm_matched``. If True, the
+            strongest null is shown first. If None, only if ``contrast_tables`` are given.
+        contrast_tables: Contrasts for ``results`` given as frames: a frame from ``contrasts()``, a
+            list of these, or a mapping with the labels of ``results``.
+        colour: ``curve``: published colours, one per curve. ``dataset``: one hue per data set,
+            question solid and answer dashed.
+        facet: ``dataset`` gives each data set its own panel. If None, all data sets of a model
+            share one.
         theme: ``light`` or ``dark``.
-        width: Width in pixels. If None, fill the page or notebook cell. Below 900 pixels the panels stand below each other.
+        width: Width in pixels. If None, fill the page or notebook cell. Below 900 pixels the panels
+            stand below each other.
 
     Returns:
-        A Plotly figure. A click on a legend entry hides the curve in all panels, two clicks isolate it.
-        ``figure.layout.meta["anchorlens"]["caption"]`` has the caption: settings, bands, controls and marks.
+        A Plotly figure. A click on a legend entry hides the curve in all panels, two clicks isolate
+        it. ``figure.layout.meta["anchorlens"]["caption"]`` has the caption: settings, bands,
+        controls and marks.
 
     Raises:
-        InputError: If there is no point, an argument has an unknown value, a column or value is missing, or curves would overlap
-            (two readouts, sites, directions, windows or runs of one curve).
+        InputError: If there is no point, an argument has an unknown value, a column or value is
+            missing, or curves would overlap (two readouts, sites, windows or runs of one curve, or
+            two directions in frames).
 
     Example:
         >>> figure = plot_curves([sweep, other], style="paper")  # doctest: +SKIP
         >>> save_figure(figure, "figure.pdf")  # doctest: +SKIP
     """
     if style not in STYLES:
-        raise InputError(f"style={style!r}: unknown value. {did_you_mean(str(style), STYLES)}", argument="style")
+        raise InputError(
+            f"style={style!r}: unknown value. {did_you_mean(str(style), STYLES)}", argument="style"
+        )
     if style == "paper" and theme == "dark":
-        raise InputError("style='paper' has a white background. Use theme='light'.", argument="theme")
+        raise InputError(
+            "style='paper' has a white background. Use theme='light'.", argument="theme"
+        )
     if facet not in (None, "dataset"):
-        raise InputError(f"facet={facet!r}: unknown value. Use None, or 'dataset' for a panel per data set.", argument="facet")
+        raise InputError(
+            f"facet={facet!r}: unknown value. Use None, or 'dataset' for a panel per data set.",
+            argument="facet",
+        )
     check_width(width)
-    table = without_unsplit(gather(results, controls, metric, anchors))
+    given = label_directions(results_of(results))
+    table = mark_claims(without_unsplit(gather(given, controls, metric, anchors)), given)
+    if contrasts is None:
+        contrasts = contrast_tables is not None
     if metric == LOGIT_DIFF and contrasts is True:  # the contrasts are of ΔP
         contrasts = False
-    claims = gather_contrasts(results, contrast_tables, table, contrasts, controls)
-    band = lines.select_band(bands, table, claims)
+    claims = gather_contrasts(given, contrast_tables, table, contrasts, controls)
+    band, lower_band = lines.select_bands(bands, table, claims)
     if facet:
-        table, claims = by_dataset(table), by_dataset(claims)
-    panels, entries = panel_titles(table), legend_entries(table, hue=colour)
+        table = by_dataset(table)
+        claims = by_dataset(claims)
+    panels = panel_titles(table)
+    entries = legend_entries(table, hue=colour)
     sheet = plan_sheet(list(panels), contrasts=len(claims) > 0)
-    first = contrasts if isinstance(contrasts, str) else _FIRST.get(str(table["metric"].iloc[0]), "")
-    below = Contrasts(claims, sheet, panels, entries, band=band, first=first)
-    traces = [*_traces(table, sheet, panels, entries, band), *_control_keys(table), *below.keys()]
+    first = (
+        contrasts if isinstance(contrasts, str) else _FIRST.get(str(table["metric"].iloc[0]), "")
+    )
+    below = Contrasts(claims, sheet, panels, entries, band=lower_band, first=first)
+    has_controls = controls is not False
+    traces = _traces(table, sheet, panels, entries, band=band, has_controls=has_controls)
+    traces += [*_control_keys(table), *below.keys()]
     layout = panel_layout(sheet, table, panels, band=band)
     below.add_to(layout, start=len(traces), switch=style != "paper")
     traces += below.traces()
-    y_titles = escape(metric_labels(table).axis, quote=False), "difference"
-    wide, narrow = (arrange(sheet, y_titles, below.panels, below.switch, narrow=narrow) for narrow in (False, True))
+    labels = metric_labels(table)
+    y_title = labels.name if style == "paper" and labels.name == "ΔP" else labels.axis
+    y_titles = escape(y_title, quote=False), "difference"
+    wide, narrow = (
+        arrange(sheet, y_titles, below.panels, below.switch, narrow=narrow)
+        for narrow in (False, True)
+    )
     head = "" if style == "paper" else headline(table) if title is None else title
-    plan = page_plan(head, [] if style == "paper" else main_facts(table), wide, narrow) | {"caption": caption(table, claims, band)}
-    legends = dict.fromkeys(trace.get("legend", "legend") for trace in traces if trace.get("showlegend"))
+    facts: list[str] = []
+    if style != "paper":
+        facts = [escape(fact, quote=False) for fact in main_facts(table)]
+    plan = page_plan(head, facts, wide, narrow) | {
+        "caption": caption(table, claims, (band, lower_band), has_controls=has_controls)
+    }
+    legends = dict.fromkeys(
+        trace.get("legend", "legend") for trace in traces if trace.get("showlegend")
+    )
     layout |= page_style(legends) | {"meta": {"anchorlens": plan}}
-    return in_theme(go.Figure({"data": traces, "layout": fit_layout(layout, traces, plan, width)}), theme)
+    return in_theme(
+        NotebookFigure({"data": traces, "layout": fit_layout(layout, traces, plan, width)}), theme
+    )
 
 
 def _control_keys(table: pd.DataFrame) -> list[Trace]:
     """Return the entries of the second legend for the dotted lines."""
-    looks = {name: {"color": lines.GREY, "dash": dash, "width": 1.5} for name, dash in _dots(table).items()}
-    return [lines.legend_key(control_labels(name).name, name, mode="lines", line=look) for name, look in looks.items()]
+    found: list[Trace] = []
+    for name, dash in _dots(table).items():
+        look = {"color": lines.GREY, "dash": dash, "width": 1.5}
+        found.append(lines.legend_key(control_labels(name).name, name, mode="lines", line=look))
+    return found
 
 
 def _dots(table: pd.DataFrame) -> dict[str, str]:
     """Return the dash of each control, by its rank among those of its protocol."""
     controls = table[table["control"] != "none"].groupby("protocol", sort=False)["control"].unique()
-    return {name: _DOTS[min(rank, len(_DOTS) - 1)] for names in controls for rank, name in enumerate(names)}
+    dots: dict[str, str] = {}
+    for names in controls:
+        for rank, name in enumerate(names):
+            dots[name] = _DOTS[min(rank, len(_DOTS) - 1)]
+    return dots
 
 
-def _traces(table: pd.DataFrame, sheet: Sheet, panels: Titles, entries: Entries, band: str) -> list[Trace]:
+def _traces(
+    table: pd.DataFrame,
+    sheet: Sheet,
+    panels: Titles,
+    entries: Entries,
+    *,
+    band: str,
+    has_controls: bool,
+) -> list[Trace]:
     """Return the traces of the upper panels in drawing order."""
-    styles, dots = dataset_styles(table["dataset"].unique().tolist()), _dots(table)
-    places, numbers = legend_places(entries), {key: number for number, key in enumerate(panels)}
+    styles = dataset_styles(table["dataset"].unique().tolist())
+    dots = _dots(table)
+    places = legend_places(entries)
+    numbers = {key: number for number, key in enumerate(panels)}
     table = table.assign(hover=point_texts(table))
     crowded = lines.find_crowded_panels(table.loc[table["control"] == "none", CURVE])
     listed: set[str] = set()
     found: list[tuple[int, int, Trace]] = []
     keys = table[CURVE_KEYS].drop_duplicates().itertuples(index=False, name=None)
-    by_curve = table.assign(curve=table.groupby(CURVE_KEYS, sort=False).ngroup()).sort_values(["curve", "layer"])
+    by_curve = table.assign(curve=table.groupby(CURVE_KEYS, sort=False).ngroup()).sort_values(
+        ["curve", "layer"]
+    )
     for key, (_, rows) in zip(keys, by_curve.groupby("curve"), strict=True):
         model, part, dataset, protocol, anchor, pathway, *settings, control = key
         panel: Key = (model, part, protocol)
-        entry, axis = entries[(dataset, protocol, anchor, pathway, *settings)], sheet.axis(numbers[panel])
-        head = point_head(entry.label, panels[panel], styles[dataset].display, anchor=anchor, control=control)
-        points, own = Points.of(rows, "effect", band, head), list[tuple[int, Trace]]()
+        entry = entries[(dataset, protocol, anchor, pathway, *settings)]
+        axis = sheet.axis(numbers[panel])
+        head = point_head(
+            entry.label, panels[panel], styles[dataset].display, anchor=anchor, control=control
+        )
+        points = Points.of(rows, "effect", band, head)
+        own: list[tuple[int, Trace]] = []
         if control != "none":
             own.append((_CONTROL, lines.control_line(points, entry, control, dots[control])))
         else:
-            own.append((_LINE, lines.line_of(points, entry) | {"showlegend": entry.group not in listed}))
+            own.append(
+                (_LINE, lines.line_of(points, entry) | {"showlegend": entry.group not in listed})
+            )
             listed.add(entry.group)
-            own += [(_MARKS, mark) for mark in lines.marks_of(points, rows, entry)]
+            marks = lines.marks_of(points, rows, entry, has_controls=has_controls)
+            marks += lines.claim_mark(points, rows, entry)
+            own += [(_MARKS, mark) for mark in marks]
             if band and (outline := points.outline())["x"]:
                 own.append((_BAND, lines.band_of(entry, crowded=panel in crowded) | outline))
         fixed = {"type": "scatter", "xaxis": f"x{axis}", "yaxis": f"y{axis}"}
-        found += [(depth, places[entry.group], trace | fixed) for depth, trace in own]
+        for depth, trace in own:
+            found.append((depth, places[entry.group], trace | fixed))
     return [trace for *_, trace in sorted(found, key=lambda item: item[:2])]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import product
 from typing import TypeAlias
 
 import pandas as pd
@@ -14,8 +15,8 @@ from anchorlens.figures.palette import DatasetStyle, dataset_styles, shade
 
 HUES = ("curve", "dataset")
 Key: TypeAlias = tuple[str, ...]
-# Columns that identify a legend entry, a panel, and a curve without its control. ``part`` is a label of the user, a data set, or
-# both.
+# Columns that identify a legend entry, a panel, and a curve without its control. ``part`` is a
+# label of the user, a data set, or both.
 ENTRY_KEYS = ["dataset", "protocol", "anchor", "pathway", *SETTINGS]
 PANEL = ["model", "part", "protocol"]
 CURVE = ["model", "part", *ENTRY_KEYS]
@@ -32,7 +33,13 @@ _OTHERS: dict[str, tuple[str, str]] = {
 _ANSWER_DASHES = ("dash", "longdashdot", "dashdot")
 _ANSWER_SHADES = (0.0, -0.4, 0.35)
 # Looks of runs that differ in settings; the first is that of METHOD 8.
-_USUAL = {"prompt": "qa", "answers": "gold", "distractor": "matched", "split": "fixed", "known_only": "False"}
+_USUAL = {
+    "prompt": "qa",
+    "answers": "gold",
+    "distractor": "matched",
+    "split": "fixed",
+    "known_only": "False",
+}
 _SHADES = (0.0, -0.45, 0.45, -0.7)
 _DASHES = {
     "solid": ("solid", "14px,3px", "14px,3px,3px,3px", "24px,4px"),
@@ -71,51 +78,70 @@ Entries: TypeAlias = Mapping[Key, Entry]
 
 
 def display_models(models: Sequence[str]) -> dict[str, str]:
-    """Return display names: the last part of a hub name or path, or all of it if two models would share the last part.
+    """Return display names: the last part of a hub name or path, or all of it if two models would
+    share the last part.
 
     >>> display_models(["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"])
     {'Qwen/Qwen3-8B': 'Qwen3-8B', 'Qwen/Qwen3-32B': 'Qwen3-32B'}
     """
-    short = {model: re.split(r"[/\\]", model.rstrip("/\\"))[-1] or model for model in models}
+    short: dict[str, str] = {}
+    for model in models:
+        last = re.split(r"[/\\]", model.rstrip("/\\"))[-1]
+        short[model] = last or model
     names = list(short.values())
-    return {model: escape(name if names.count(name) == 1 else model, quote=False) for model, name in short.items()}
+    shown: dict[str, str] = {}
+    for model, name in short.items():
+        is_unique = names.count(name) == 1
+        shown[model] = escape(name if is_unique else model, quote=False)
+    return shown
 
 
 def panel_titles(table: pd.DataFrame) -> dict[Key, str]:
-    """Return the title of every (model, part, protocol) of ``table``, models in order of appearance."""
+    """Return the title of every (model, part, protocol) of ``table``, models in order of
+    appearance.
+    """
     protocols = table["protocol"].unique().tolist()
     present = set(table[PANEL].itertuples(index=False, name=None))
-    return {
-        (model, part, protocol): ": ".join(
-            [name, *(escape(text, quote=False) for text in (part, protocol if len(protocols) > 1 else "") if text)]
-        )
-        for model, name in display_models(table["model"].unique().tolist()).items()
-        for part in table["part"].unique().tolist()
-        for protocol in protocols
-        if (model, part, protocol) in present
-    }
+    names = display_models(table["model"].unique().tolist())
+    parts = table["part"].unique().tolist()
+    titles: dict[Key, str] = {}
+    for model, part, protocol in product(names, parts, protocols):
+        if (model, part, protocol) not in present:
+            continue
+        texts = [names[model]]
+        if part:
+            texts.append(escape(part, quote=False))
+        if len(protocols) > 1 and protocol:
+            texts.append(escape(protocol, quote=False))
+        titles[(model, part, protocol)] = ": ".join(texts)
+    return titles
 
 
 def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
     """Return the legend entry of every curve, in the colours of ``plot_curves(colour=hue)``.
 
-    Entries are sorted by data set, default settings first, pathways before anchors, then question, answer and other anchors. An
-    entry names the settings that differ between the runs of its protocol, and the protocol if all panels share it.
+    Entries are sorted by data set, default settings first, pathways before anchors, then question,
+    answer and other anchors. An entry names the settings that differ between the runs of its
+    protocol, and the protocol if all panels share it.
     """
     if hue not in HUES:
-        raise InputError(f"colour={hue!r}: unknown value. {did_you_mean(str(hue), HUES)}", argument="colour")
+        raise InputError(
+            f"colour={hue!r}: unknown value. {did_you_mean(str(hue), HUES)}", argument="colour"
+        )
     styles = dataset_styles(table["dataset"].unique().tolist())
     if hue == "dataset":
         styles = {name: replace(style, answer=style.question) for name, style in styles.items()}
     keys: list[Key] = list(table[ENTRY_KEYS].drop_duplicates().itertuples(index=False, name=None))
-    looks, variants = _Looks(keys), _variants(table)
+    looks = _Looks(keys)
+    variants = _variants(table)
     entries: dict[Key, Entry] = {}
     for key in keys:
         entry = (looks.pathway if key[3] else looks.anchor)(key, styles[key[0]])
         text, rank = variants[(key[1], *key[4:])]
         of = ", ".join(filter(None, [styles[key[0]].display, escape(text, quote=False)]))
         dashes = _DASHES.get(entry.dash, (entry.dash,))
-        colour, order = shade(entry.colour, _SHADES[rank % len(_SHADES)]), (entry.order[0], rank, *entry.order[1:])
+        colour = shade(entry.colour, _SHADES[rank % len(_SHADES)])
+        order = (entry.order[0], rank, *entry.order[1:])
         entries[key] = Entry(f"{entry.label} ({of})", colour, dashes[rank % len(dashes)], order, of)
     return entries
 
@@ -123,16 +149,23 @@ def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
 def contrast_entries(entries: Entries) -> dict[Key, Entry]:
     """Return the entry of each contrast by (dataset, protocol, anchor, *settings).
 
-    A contrast over all rows of a protocol with pathways has a neutral colour; any other has the entry of its curve.
+    A contrast over all rows of a protocol with pathways has a neutral colour; any other has the
+    entry of its curve.
     """
-    anchors = {protocol: {key[2] for key in entries if key[1] == protocol} for _, protocol, *_ in entries}
+    anchors: dict[str, set[str]] = {}
+    for _, protocol, anchor, *_ in entries:
+        anchors.setdefault(protocol, set()).add(anchor)
     found: dict[Key, Entry] = {}
     for (dataset, protocol, anchor, pathway, *settings), entry in entries.items():
         if pathway in PATHWAYS:
-            place, rank = entry.order[0] % len(_SYMBOLS), entry.order[1] % len(_SHADES)
+            place = entry.order[0] % len(_SYMBOLS)
+            rank = entry.order[1] % len(_SHADES)
             which = f", {escape(anchor, quote=False)}" if len(anchors[protocol]) > 1 else ""
-            label, colour = f"All rows{which} ({entry.of})", shade(_NEUTRAL, abs(_SHADES[rank]))
-            entry = Entry(label, colour, _DASHES["solid"][place], entry.order, entry.of, _SYMBOLS[place])
+            label = f"All rows{which} ({entry.of})"
+            colour = shade(_NEUTRAL, abs(_SHADES[rank]))
+            entry = Entry(
+                label, colour, _DASHES["solid"][place], entry.order, entry.of, _SYMBOLS[place]
+            )
         found[(dataset, protocol, anchor, *settings)] = entry
     return found
 
@@ -151,18 +184,28 @@ def legend_places(entries: Entries) -> dict[str, int]:
 
 
 def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
-    """Return text and rank of every (protocol, *settings); the text is empty if panel titles distinguish the runs."""
-    names, found = list(SETTINGS), {}
+    """Return text and rank of every (protocol, *settings); the text is empty if panel titles
+    distinguish the runs.
+    """
+    names = list(SETTINGS)
+    found = {}
     for protocol, rows in table.groupby("protocol", sort=False):
         distinct = rows[["part", *names]].drop_duplicates()
         choices: list[Key] = sorted(
             set(distinct[names].itertuples(index=False, name=None)),
-            key=lambda choice: [(value != _USUAL[name], value) for name, value in zip(names, choice, strict=True)],
+            key=lambda choice: [
+                (value != _USUAL[name], value) for name, value in zip(names, choice, strict=True)
+            ],
         )
-        differing = [k for k in range(len(names)) if len({choice[k] for choice in choices}) > 1]
+        differs = (distinct[names].nunique(dropna=False) > 1).tolist()
         for rank, choice in enumerate(choices):
-            text = ", ".join(words_of(names[k], choice[k]) for k in differing if choice[k])
-            found[(str(protocol), *choice)] = ("", 0) if distinct["part"].is_unique else (text, rank)
+            texts: list[str] = []
+            for name, value, is_told in zip(names, choice, differs, strict=True):
+                if is_told and value:
+                    texts.append(words_of(name, value))
+            found[(str(protocol), *choice)] = (
+                ("", 0) if distinct["part"].is_unique else (", ".join(texts), rank)
+            )
     return found
 
 
@@ -170,11 +213,16 @@ class _Looks:
     """Names and styles of the curves of one figure, without their data sets."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
-        plain = {anchor for _, _, anchor, pathway, *_ in keys if not pathway}
+        plain: set[str] = set()
+        for _, _, anchor, pathway, *_ in keys:
+            if not pathway:
+                plain.add(anchor)
         self.answers = [anchor for anchor in _ANSWERS if anchor in plain]
-        unknown = [anchor for anchor in sorted(plain) if anchor not in {*_ANSWERS, *_OTHERS, "exact_question"}]
+        unknown = sorted(plain - {*_ANSWERS, *_OTHERS, "exact_question"})
         styles = dataset_styles([f"anchor {name}" for name in unknown]).values()
-        self.others = _OTHERS | {name: (style.answer, "dashdot") for name, style in zip(unknown, styles, strict=True)}
+        self.others = _OTHERS | {
+            name: (style.answer, "dashdot") for name, style in zip(unknown, styles, strict=True)
+        }
         protocols = {protocol for _, protocol, *_ in keys}
         self.suffix = {name: "" if len(protocols) > 1 else f" {name}" for name in protocols}
         # Anchors that share one pathway label, per protocol.
@@ -188,7 +236,9 @@ class _Looks:
         which = f", {anchor}" if len(self.cut[protocol]) > 1 else ""
         # "Q-Anchored" alone is the published name for the knockout.
         suffix = "" if protocol == "knockout" else self.suffix[protocol]
-        colour, dash = (style.answer, "dash") if pathway == "A-Anchored" else (style.question, "solid")
+        colour, dash = (
+            (style.answer, "dash") if pathway == "A-Anchored" else (style.question, "solid")
+        )
         place = _place(pathway, (*PATHWAYS, "All"))
         if place > len(PATHWAYS):
             colour, dash = shade(colour, -0.45), "dashdot"
@@ -199,17 +249,23 @@ class _Looks:
         _, protocol, anchor, *_ = key
         suffix = self.suffix[protocol]
         if anchor == "exact_question":
-            name, colour, dash = f"Q-Anchored{suffix}", style.question, "solid"
+            name = f"Q-Anchored{suffix}"
+            colour = style.question
+            dash = "solid"
         elif anchor in _ANSWERS:
             place = self.answers.index(anchor)
             name = f"A-Anchored{suffix}" + (f", {anchor}" if len(self.answers) > 1 else "")
-            colour, dash = shade(style.answer, _ANSWER_SHADES[place]), _ANSWER_DASHES[place]
+            colour = shade(style.answer, _ANSWER_SHADES[place])
+            dash = _ANSWER_DASHES[place]
         else:
-            name, (hue, dash) = f"{anchor}{suffix}", self.others[anchor]
+            name = f"{anchor}{suffix}"
+            hue, dash = self.others[anchor]
             colour = shade(hue, style.shade)
         if protocol in self.cut:  # beside pathways in the same panel
             colour = shade(colour, -0.45)
-        return Entry(escape(name, quote=False), colour, dash, (style.rank, 1, anchor_rank(anchor), 0))
+        return Entry(
+            escape(name, quote=False), colour, dash, (style.rank, 1, anchor_rank(anchor), 0)
+        )
 
 
 def anchor_rank(anchor: str) -> int:

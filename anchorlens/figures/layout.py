@@ -11,32 +11,64 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.errors import InputError
-from anchorlens.figures.hover import metric_labels
 from anchorlens.figures.labels import PANEL, Key, Titles
+from anchorlens.results.vocabulary import metric_labels
 
 INK = "#222222"
-FRAME: dict[str, Any] = {"showline": True, "linecolor": "#444444", "ticks": "outside", "ticklen": 4, "gridcolor": "#e6e6e6"}
+NOT_MEASURED = "#e6e6e6"
+"""Colour behind cells of a heatmap that were not measured; a value of 0 is nearly white."""
+FRAME: dict[str, Any] = {
+    "showline": True,
+    "linecolor": "#444444",
+    "ticks": "outside",
+    "ticklen": 4,
+    "gridcolor": "#e6e6e6",
+}
 ZERO: dict[str, Any] = {"zeroline": True, "zerolinecolor": "#888888", "zerolinewidth": 1.5}
 _TITLE: dict[str, Any] = {"standoff": 4, "font": {"size": 14}}
 _NOISE = "rgba(110, 110, 110, 0.28)"
 _FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
-# Heights in pixels: a panel alone, one of several, one of contrasts; gaps below panels without and with contrasts.
-_HEIGHT, _ROW_HEIGHT, _LOWER_HEIGHT, _ROW_GAP, _LOWER_GAP = 380, 320, 210, 84, 112
+# Heights in pixels: a panel alone, one of several, one of contrasts; gaps below panels without and
+# with contrasts.
+_HEIGHT = 380
+_ROW_HEIGHT = 320
+_LOWER_HEIGHT = 210
+_ROW_GAP = 84
+_LOWER_GAP = 112
 _MARGINS = 58, 20  # left and right
 _LEAST_WIDTH = 320
-# Panels of a figure narrower than ``stack`` pixels stand below each other; a figure without a width is arranged for ``stack``.
-# Pixels of ``fit_width`` and page.js: top margin, heading line, axes below the panels, legend row, legend margin, symbol and letters
-# of a legend entry.
-_PIXELS = {"stack": 900, "top": 40, "line": 19, "below": 58, "row": 19, "pad": 6, "beside": 40, "size": 12}
+# Panels of a figure narrower than ``stack`` pixels stand below each other; a figure without a width
+# is arranged for ``stack``. Pixels of ``fit_width`` and page.js: top margin, heading line, axes
+# below the panels, legend row, legend margin, symbol and letters of a legend entry.
+_PIXELS = {
+    "stack": 900,
+    "top": 40,
+    "line": 19,
+    "below": 58,
+    "row": 19,
+    "pad": 6,
+    "beside": 40,
+    "size": 12,
+}
 SLIDER = 54  # height of a slider in pixels
 _COLUMNS = (4, 2, 1)  # of the legend; even, so that question and answer stand side by side
-# Width in pixels of a letter of the heading and of the legend, in DejaVu Sans, the widest fallback font.
-_LETTER, _LEGEND_LETTER = 6.4, 6.84
+# Width in pixels of a letter of the heading and of the legend, in DejaVu Sans, the widest fallback
+# font.
+_LETTER = 6.4
+_LEGEND_LETTER = 6.84
 _TITLE_LETTER = 0.68  # width of a bold letter, as a share of its size
-_FIRST_LINE, _TITLE_SIZES = '<span style="font-size:17px"><b>{}</b></span>', (17, 11)
+_FIRST_LINE = '<span style="font-size:17px"><b>{}</b></span>'
+_TITLE_SIZES = (17, 11)
 _NEXT_LINE = '<span style="font-size:12px;color:#555555">{}</span>'
 # The last one uploads the figure.
-_UNUSED_BUTTONS = ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "sendChartToCloud"]
+UNUSED_BUTTONS = [
+    "select2d",
+    "lasso2d",
+    "zoomIn2d",
+    "zoomOut2d",
+    "autoScale2d",
+    "sendChartToCloud",
+]
 
 
 @dataclass(frozen=True)
@@ -49,7 +81,9 @@ class Sheet:
     mixed: bool  # several protocols
 
     def axis(self, panel: int, *, lower: bool = False) -> str:
-        """Return the number of a panel's axes as plotly writes it; ``lower`` for those of the contrasts below it."""
+        """Return the number of a panel's axes as plotly writes it; ``lower`` for those of the
+        contrasts below it.
+        """
         number = panel + 1 + self.panels * lower
         return str(number) if number > 1 else ""
 
@@ -61,7 +95,11 @@ class Sheet:
         """Return the height of all panels in pixels, and the place of every axis."""
         columns = 1 if narrow else self.columns
         rows = math.ceil(self.panels / columns)
-        heights = (_ROW_HEIGHT, _LOWER_HEIGHT) if self.contrasts else (_HEIGHT if rows == 1 else _ROW_HEIGHT,)
+        heights = (
+            (_ROW_HEIGHT, _LOWER_HEIGHT)
+            if self.contrasts
+            else (_HEIGHT if rows == 1 else _ROW_HEIGHT,)
+        )
         gap = _LOWER_GAP if self.contrasts else _ROW_GAP
         each = sum(heights) + gap * len(heights)
         inner = rows * each - gap
@@ -74,26 +112,42 @@ class Sheet:
             left, top = column * (wide + between), row * each
             for lower, height in enumerate(heights):
                 axis = self.axis(panel, lower=bool(lower))
-                places[f"xaxis{axis}"] = {"domain": [left, min(1.0, left + wide)], "anchor": f"y{axis}"}
-                places[f"yaxis{axis}"] = {"domain": [max(0.0, 1 - (top + height) / inner), 1 - top / inner], "anchor": f"x{axis}"}
+                places[f"xaxis{axis}"] = {
+                    "domain": [left, min(1.0, left + wide)],
+                    "anchor": f"y{axis}",
+                }
+                places[f"yaxis{axis}"] = {
+                    "domain": [max(0.0, 1 - (top + height) / inner), 1 - top / inner],
+                    "anchor": f"x{axis}",
+                }
                 top += height + gap
         return inner, places
 
 
 def plan_sheet(panels: Sequence[Key], *, contrasts: bool) -> Sheet:
-    """Return the grid: up to four panels side by side; with several protocols, a row per model and a column per protocol."""
+    """Return the grid: up to four panels side by side; with several protocols, a row per model and
+    a column per protocol.
+    """
     protocols = len({protocol for *_, protocol in panels})
     rows = math.ceil(len(panels) / (4 if protocols == 1 else protocols))
     return Sheet(len(panels), math.ceil(len(panels) / rows), contrasts, protocols > 1)
 
 
-def arrange(sheet: Sheet, y_titles: tuple[str, str], lower: Sequence[int], switch: int | None, *, narrow: bool) -> dict[str, Any]:
-    """Return the wide or narrow arrangement: height, axes, visible headings and place of the switch of contrasts.
+def arrange(
+    sheet: Sheet,
+    y_titles: tuple[str, str],
+    lower: Sequence[int],
+    switch: int | None,
+    *,
+    narrow: bool,
+) -> dict[str, Any]:
+    """Return the wide or narrow arrangement: height, axes, visible headings and place of the switch
+    of contrasts.
 
     Args:
         sheet: Arrangement of the panels.
-        y_titles: Titles of the y axes of curves and of contrasts. Axes of one scale have ticks and title in the first panel of a
-            row only.
+        y_titles: Titles of the y axes of curves and of contrasts. Axes of one scale have ticks and
+            title in the first panel of a row only.
         lower: Panels that have contrasts.
         switch: Panel whose contrasts have the switch.
         narrow: Whether all panels stand below each other.
@@ -103,61 +157,109 @@ def arrange(sheet: Sheet, y_titles: tuple[str, str], lower: Sequence[int], switc
         for below in (False, True):
             if (axis := axes.get(f"yaxis{sheet.axis(panel, lower=below)}")) is not None:
                 titled = sheet.begins_row(panel, narrow=narrow) or (below and sheet.mixed)
-                axis |= {"showticklabels": titled, "title": {"text": y_titles[below] if titled else "", **_TITLE}}
-    shown = [True] * sheet.panels + [sheet.mixed or sheet.begins_row(panel, narrow=narrow) for panel in lower]
+                axis |= {
+                    "showticklabels": titled,
+                    "title": {"text": y_titles[below] if titled else "", **_TITLE},
+                }
+    shown = [True] * sheet.panels + [
+        sheet.mixed or sheet.begins_row(panel, narrow=narrow) for panel in lower
+    ]
     place: dict[str, float] = {}
     if switch is not None:
-        row_end = switch if narrow or sheet.mixed else min(sheet.panels, (switch // sheet.columns + 1) * sheet.columns) - 1
+        row_end = (
+            switch
+            if narrow or sheet.mixed
+            else min(sheet.panels, (switch // sheet.columns + 1) * sheet.columns) - 1
+        )
         number = sheet.axis(row_end, lower=True)
         place = {"x": axes[f"xaxis{number}"]["domain"][1], "y": axes[f"yaxis{number}"]["domain"][1]}
     return {"inner": inner, "axes": axes, "shown": shown, "switch": place}
 
 
-def page_plan(head: str, parts: Sequence[str], wide: Mapping[str, Any], narrow: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data with which :func:`fit_width` and page.js fit the figure to a width; stored in ``layout.meta``."""
+def page_plan(
+    head: str, parts: Sequence[str], wide: Mapping[str, Any], narrow: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the data with which :func:`fit_width` and page.js fit the figure to a width; stored in
+    ``layout.meta``.
+    """
     first = _FIRST_LINE.format(head) if head else ""
     return {
-        "first": first, "next": _NEXT_LINE.split("{}"), "parts": [escape(part, quote=False) for part in parts], "wide": wide,
-        "narrow": narrow, "columns": _COLUMNS, **_PIXELS,
-    }  # fmt: skip
+        "first": first,
+        "next": _NEXT_LINE.split("{}"),
+        "parts": [escape(part, quote=False) for part in parts],
+        "wide": wide,
+        "narrow": narrow,
+        "columns": _COLUMNS,
+        **_PIXELS,
+    }
 
 
-def fit_width(traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None) -> dict[str, Any]:
-    """Return title, margins, height, legends and axes for a width in pixels, as page.js does in a browser."""
-    grid, room = _grid(plan, width), (width or plan["stack"]) - sum(_MARGINS)
+def fit_width(
+    traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None
+) -> dict[str, Any]:
+    """Return title, margins, height, legends and axes for a width in pixels, as page.js does in a
+    browser.
+    """
+    grid = _grid(plan, width)
+    room = (width or plan["stack"]) - sum(_MARGINS)
     names: dict[str, list[str]] = {"legend2": [], "legend": []}
     for trace in traces:
         if trace.get("showlegend"):
             names[trace.get("legend") or "legend"].append(unescape(trace["name"]))
-    widest = plan["beside"] + _LEGEND_LETTER * max(len(name) for own in names.values() for name in own)
+    letters = max(map(len, [*names["legend2"], *names["legend"]]))
+    widest = plan["beside"] + _LEGEND_LETTER * letters
     columns = next((number for number in plan["columns"] if widest <= room / number), 1)
-    heights = {key: plan["row"] * math.ceil(len(own) / columns) + plan["pad"] for key, own in names.items() if own}
+    heights: dict[str, Any] = {}
+    for key, own in names.items():
+        if own:
+            heights[key] = plan["row"] * math.ceil(len(own) / columns) + plan["pad"]
     parts = list(plan["parts"])
     while len(parts) > 1 and _LETTER * len(unescape(" · ".join(parts))) > room:
         parts.pop()
     largest, smallest = _TITLE_SIZES
-    size = min(largest, max(smallest, int(room / _TITLE_LETTER / max(1, len(re.sub("<[^>]*>", "", plan["first"]))))))
+    size = min(
+        largest,
+        max(
+            smallest, int(room / _TITLE_LETTER / max(1, len(re.sub("<[^>]*>", "", plan["first"]))))
+        ),
+    )
     first = plan["first"].replace(f"font-size:{largest}px", f"font-size:{size}px")
-    heading = [line for line in (first, " · ".join(parts).join(plan["next"]) if parts else "") if line]
-    top, bottom = plan["top"] + plan["line"] * len(heading), plan["below"] + sum(heights.values())
+    second = " · ".join(parts).join(plan["next"]) if parts else ""
+    heading = list(filter(None, (first, second)))
+    top = plan["top"] + plan["line"] * len(heading)
+    bottom = plan["below"] + sum(heights.values())
     height = top + grid["inner"] + bottom
-    feet = {key: (heights.get("legend2", 0) if key == "legend" else 0) / height for key in heights}
+    legends: dict[str, Any] = {}
+    for key in heights:
+        below = heights.get("legend2", 0) if key == "legend" else 0
+        legends[key] = {"y": below / height, "entrywidth": 1 / columns}
     return {
-        "title": {"text": "<br>".join(heading)}, "margin": {"l": _MARGINS[0], "r": _MARGINS[1], "t": top, "b": bottom},
-        "height": height, "width": width, **{key: {"y": foot, "entrywidth": 1 / columns} for key, foot in feet.items()},
+        "title": {"text": "<br>".join(heading)},
+        "margin": {"l": _MARGINS[0], "r": _MARGINS[1], "t": top, "b": bottom},
+        "height": height,
+        "width": width,
+        **legends,
         **grid["axes"],
-    }  # fmt: skip
+    }
 
 
 def fit_layout(
-    layout: Mapping[str, Any], traces: Iterable[Mapping[str, Any]], plan: Mapping[str, Any], width: int | None
+    layout: Mapping[str, Any],
+    traces: Iterable[Mapping[str, Any]],
+    plan: Mapping[str, Any],
+    width: int | None,
 ) -> dict[str, Any]:
     """Return a layout fitted to a width in pixels (None: that of the page)."""
-    parts = {name: part for name, part in fit_width(traces, plan, width).items() if name in layout or "axis" not in name}
-    made = {**layout, **{name: {**layout.get(name, {}), **part} if isinstance(part, dict) else part for name, part in parts.items()}}
+    made = dict(layout)
+    for name, part in fit_width(traces, plan, width).items():
+        if name not in layout and "axis" in name:
+            continue
+        made[name] = {**layout.get(name, {}), **part} if isinstance(part, dict) else part
     grid = _grid(plan, width)
     notes = layout["annotations"]  # those of a user come after ours
-    made["annotations"] = [{**note, "visible": shown} for note, shown in zip(notes, grid["shown"], strict=False)]
+    made["annotations"] = [
+        {**note, "visible": shown} for note, shown in zip(notes, grid["shown"], strict=False)
+    ]
     made["annotations"] += notes[len(grid["shown"]) :]
     if layout.get("updatemenus"):
         made["updatemenus"] = [{**menu, **grid["switch"]} for menu in layout["updatemenus"]]
@@ -171,19 +273,26 @@ def _grid(plan: Mapping[str, Any], width: int | None) -> Any:
 def check_width(width: int | None) -> None:
     """Raise if a figure is too narrow for its panels."""
     if width is not None and width < _LEAST_WIDTH:
-        why = f"width={width}: too small for this figure. Give at least {_LEAST_WIDTH} pixels, or None."
+        why = (
+            f"width={width}: too small for this figure. Give at least {_LEAST_WIDTH} pixels, or"
+            " None."
+        )
         raise InputError(why, argument="width")
 
 
 def fit_figure(figure: go.Figure, width: int) -> go.Figure:
-    """Return a copy of a figure for a picture of a width in pixels, arranged if ``plot_curves`` made it.
+    """Return a copy of a figure for a picture of a width in pixels, arranged if ``plot_curves``
+    made it.
 
     It has no buttons and sliders.
     """
     content = figure.to_plotly_json()
     layout = {**content["layout"], "updatemenus": [], "sliders": []}
     if content["layout"].get("sliders"):  # which are below the axes
-        layout |= {"height": layout["height"] - SLIDER, "margin": {**layout["margin"], "b": layout["margin"]["b"] - SLIDER}}
+        layout |= {
+            "height": layout["height"] - SLIDER,
+            "margin": {**layout["margin"], "b": layout["margin"]["b"] - SLIDER},
+        }
     plan = layout.get("meta", {}).get("anchorlens")
     if plan is not None:
         layout = fit_layout(layout, content["data"], plan, width)
@@ -193,26 +302,50 @@ def fit_figure(figure: go.Figure, width: int) -> go.Figure:
 def page_style(names: Iterable[str]) -> dict[str, Any]:
     """Return fonts, colours and legends, independent of the default template."""
     legend = {
-        "orientation": "h", "traceorder": "normal", "groupclick": "togglegroup", "x": 0, "xanchor": "left",
-        "bgcolor": "rgba(0,0,0,0)", "yref": "container", "yanchor": "bottom", "itemwidth": 30, "entrywidthmode": "fraction",
+        "orientation": "h",
+        "traceorder": "normal",
+        "groupclick": "togglegroup",
+        "x": 0,
+        "xanchor": "left",
+        "bgcolor": "rgba(0,0,0,0)",
+        "yref": "container",
+        "yanchor": "bottom",
+        "itemwidth": 30,
+        "entrywidthmode": "fraction",
         "font": {"size": _PIXELS["size"]},
-    }  # fmt: skip
+    }
     return {
-        "template": "plotly_white", "font": {"family": _FONT, "size": 13, "color": INK}, "showlegend": True, "hovermode": "closest",
+        "template": "plotly_white",
+        "font": {"family": _FONT, "size": 13, "color": INK},
+        "showlegend": True,
+        "hovermode": "closest",
         # This size sets the line spacing; the first line has its size in its text.
         "title": {
-            "font": {"size": 13}, "x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
+            "font": {"size": 13},
+            "x": 0,
+            "xref": "paper",
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
             "pad": {"t": 22},
         },
-        "modebar": {"remove": _UNUSED_BUTTONS}, "hoverlabel": {"align": "left", "namelength": -1}, "paper_bgcolor": "white",
+        "modebar": {"remove": UNUSED_BUTTONS},
+        "hoverlabel": {"align": "left", "namelength": -1},
+        "paper_bgcolor": "white",
         "plot_bgcolor": "white",
         # Two clicks isolate a curve; the second legend does not change.
-        **{name: legend | {"itemdoubleclick": "toggleothers" if name == "legend" else False} for name in names},
-    }  # fmt: skip
+        **{
+            name: legend | {"itemdoubleclick": "toggleothers" if name == "legend" else False}
+            for name in names
+        },
+    }
 
 
 def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, band: str) -> dict[str, Any]:
-    """Return axes, titles and noise floors of the panels of curves: one y range, and an x range for each panel."""
+    """Return axes, titles and noise floors of the panels of curves: one y range, and an x range for
+    each panel.
+    """
     letters = max(8, int(_PIXELS["stack"] / sheet.columns / 8))
     by_panel: dict[Any, pd.DataFrame] = dict(iter(table.groupby(PANEL)))
     curves = table[table["control"] == "none"]
@@ -220,38 +353,79 @@ def panel_layout(sheet: Sheet, table: pd.DataFrame, panels: Titles, *, band: str
     y_range = fit_range(curves["effect"], ends, metric_labels(table).bound)
     layout: dict[str, Any] = {"annotations": [], "shapes": []}
     for panel, (key, name) in enumerate(panels.items()):
-        axis, rows = sheet.axis(panel), by_panel[key]
-        first, last, floor = int(rows["layer"].min()), int(rows["layer"].max()), float(rows["noise_floor"].max())
+        axis = sheet.axis(panel)
+        rows = by_panel[key]
+        first = int(rows["layer"].min())
+        last = int(rows["layer"].max())
+        floor = float(rows["noise_floor"].max())
         layout[f"xaxis{axis}"] = {
-            "title": {"text": "Layer", **_TITLE}, "range": [first - 0.5, last + 0.5], "tick0": 0,
-            "dtick": _step(last - first, 9 if sheet.columns < 3 else 6), "tickformat": "d", "zeroline": False, **FRAME,
-        }  # fmt: skip
+            "title": {"text": "Layer", **_TITLE},
+            "range": [first - 0.5, last + 0.5],
+            "tick0": 0,
+            "dtick": _step(last - first, 9 if sheet.columns < 3 else 6),
+            "tickformat": "d",
+            "zeroline": False,
+            **FRAME,
+        }
         # All panels share the zoom; the first cannot match itself.
-        layout[f"yaxis{axis}"] = {"range": y_range, **({"matches": "y"} if panel else {}), **ZERO, **FRAME}
+        layout[f"yaxis{axis}"] = {
+            "range": y_range,
+            **({"matches": "y"} if panel else {}),
+            **ZERO,
+            **FRAME,
+        }
         short = name if len(name) <= letters else f"{name[: letters - 9]}…{name[-8:]}"
         layout["annotations"].append(heading(axis, short, 0.5, "center") | {"hovertext": name})
         if floor > 0:
-            band_at_0 = {"type": "rect", "x0": 0, "x1": 1, "xref": f"x{axis} domain", "y0": -floor, "y1": floor, "yref": f"y{axis}"}
-            layout["shapes"].append(band_at_0 | {"fillcolor": _NOISE, "line": {"width": 0}, "layer": "below"})
+            band_at_0 = {
+                "type": "rect",
+                "x0": 0,
+                "x1": 1,
+                "xref": f"x{axis} domain",
+                "y0": -floor,
+                "y1": floor,
+                "yref": f"y{axis}",
+            }
+            layout["shapes"].append(
+                band_at_0 | {"fillcolor": _NOISE, "line": {"width": 0}, "layer": "below"}
+            )
     return layout
 
 
 def heading(axis: str, text: str, x: float, anchor: str, size: int = 14) -> dict[str, Any]:
     """Return the heading of a panel at a fraction of its width."""
     return {
-        "text": text, "x": x, "xref": f"x{axis} domain", "xanchor": anchor, "y": 1, "yref": f"y{axis} domain", "yanchor": "bottom",
-        "yshift": 2, "font": {"size": size, "color": INK}, "showarrow": False,
-    }  # fmt: skip
+        "text": text,
+        "x": x,
+        "xref": f"x{axis} domain",
+        "xanchor": anchor,
+        "y": 1,
+        "yref": f"y{axis} domain",
+        "yanchor": "bottom",
+        "yshift": 2,
+        "font": {"size": size, "color": INK},
+        "showarrow": False,
+    }
 
 
 def fit_range(values: pd.Series, ends: Sequence[pd.Series], bound: float) -> list[float]:
-    """Return a y range that includes the values, zero, and the ends of intervals up to ``bound``."""
-    drawn = pd.concat([values, *(end.clip(-bound, bound) for end in ends), pd.Series([0.0])]).astype(float)
+    """Return a y range that includes the values, zero, and the ends of intervals up to
+    ``bound``.
+    """
+    drawn = pd.concat(
+        [values, *(end.clip(-bound, bound) for end in ends), pd.Series([0.0])]
+    ).astype(float)
     low, high = float(drawn.min()), float(drawn.max())
     room = max(0.05 * (high - low), 0.005 * min(bound, 100))
     return [low - room, high + room]
 
 
 def _step(span: int, most: int) -> int:
-    """Return the whole number of layers between two ticks, for at most ``most`` steps over ``span`` layers."""
-    return next(step for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1) if span / step <= most)
+    """Return the whole number of layers between two ticks, for at most ``most`` steps over ``span``
+    layers.
+    """
+    return next(
+        step
+        for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1)
+        if span / step <= most
+    )

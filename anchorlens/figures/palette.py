@@ -1,6 +1,7 @@
 """Colours and display names of data sets, and the dark theme.
 
-Each benchmark has one pair of colours (question, answer) in every figure; a sample has the colours of its benchmark.
+Each benchmark has one pair of colours (question, answer) in every figure; a sample has the colours
+of its benchmark.
 """
 
 import colorsys
@@ -20,14 +21,25 @@ _BENCHMARKS: dict[str, tuple[str, str, str]] = {
     "hotpotqa": ("HotpotQA", "#9467bd", "#8c564b"),
     "nq": ("NQ", "#e377c2", "#7f7f7f"),
 }
-_FURTHER = (("#17a2b8", "#a8a000"), ("#393b79", "#e0a800"), ("#00695c", "#ad1457"), ("#637939", "#7b4173"))
+_FURTHER = (
+    ("#17a2b8", "#a8a000"),
+    ("#393b79", "#e0a800"),
+    ("#00695c", "#ad1457"),
+    ("#637939", "#7b4173"),
+)
 _SAMPLE = "-sample"
 THEMES = ("light", "dark")
 # Light colour -> dark colour; all other colours are data.
 _DARK = {
-    "#222222": "#e8e8e8", "#555555": "#b4b8bd", "#e6e6e6": "#2c3136", "#444444": "#9aa0a6", "#888888": "#7d848b",
-    "white": "#14171a", "#bbbbbb": "#5a6067", "#666666": "#a8adb3",
-}  # fmt: skip
+    "#222222": "#e8e8e8",
+    "#555555": "#b4b8bd",
+    "#e6e6e6": "#2c3136",
+    "#444444": "#9aa0a6",
+    "#888888": "#7d848b",
+    "white": "#14171a",
+    "#bbbbbb": "#5a6067",
+    "#666666": "#a8adb3",
+}
 _DARKEST = 0.62
 # Shades of one hue for the data sets of an anchor that is neither question nor answer.
 _SHADES = (0.0, -0.35, 0.3, 0.5)
@@ -67,14 +79,16 @@ def _further_pair(number: int) -> tuple[str, str]:
         return _FURTHER[number]
     # Steps of the golden ratio around the colour circle never repeat a hue.
     hue = (0.07 + number * 0.61803398875) % 1.0
-    return hex_of(colorsys.hls_to_rgb(hue, 0.36, 0.75)), hex_of(colorsys.hls_to_rgb((hue + 0.5) % 1.0, 0.45, 0.7))
+    return hex_of(colorsys.hls_to_rgb(hue, 0.36, 0.75)), hex_of(
+        colorsys.hls_to_rgb((hue + 0.5) % 1.0, 0.45, 0.7)
+    )
 
 
 def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
     """Return the style of every data set of one figure; repeated names are ignored.
 
-    Benchmarks come first, in the order of the target figures. A sample has the place and colours of its benchmark unless that is in
-    the figure too. Others follow in order of appearance.
+    Benchmarks come first, in the order of the target figures. A sample has the place and colours of
+    its benchmark unless that is in the figure too. Others follow in order of appearance.
     """
     unique = list(dict.fromkeys(names))
     own: dict[str, str] = {}
@@ -83,15 +97,22 @@ def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
         if base is not None and base not in own.values():
             own[name] = base
     places = list(_BENCHMARKS)
-    ordered = sorted(own, key=lambda item: places.index(own[item])) + [name for name in unique if name not in own]
+    ordered = sorted(own, key=lambda item: places.index(own[item])) + [
+        name for name in unique if name not in own
+    ]
     shown = Counter(display_dataset(name) for name in unique)
     styles: dict[str, DatasetStyle] = {}
     for rank, name in enumerate(ordered):
-        question, answer = _BENCHMARKS[own[name]][1:] if name in own else _further_pair(rank - len(own))
-        # Names with the same display name ("popqa", "PopQA") would share a legend entry, so both are shown raw.
+        question, answer = (
+            _BENCHMARKS[own[name]][1:] if name in own else _further_pair(rank - len(own))
+        )
+        # Names with the same display name ("popqa", "PopQA") would share a legend entry, so both
+        # are shown raw.
         display = display_dataset(name) if shown[display_dataset(name)] == 1 else name
         slot = places.index(own[name]) if name in own else rank
-        styles[name] = DatasetStyle(escape(display, quote=False), question, answer, rank, _SHADES[slot % len(_SHADES)])
+        styles[name] = DatasetStyle(
+            escape(display, quote=False), question, answer, rank, _SHADES[slot % len(_SHADES)]
+        )
     return styles
 
 
@@ -110,7 +131,9 @@ def shade(colour: str, amount: float) -> str:
     ('#402010', '#804020', '#ffffff')
     """
     target = 255 if amount > 0 else 0
-    return "#" + "".join(f"{round(part + abs(amount) * (target - part)):02x}" for part in rgb_of(colour))
+    return "#" + "".join(
+        f"{round(part + abs(amount) * (target - part)):02x}" for part in rgb_of(colour)
+    )
 
 
 def translucent(colour: str, opacity: float) -> str:
@@ -126,18 +149,25 @@ def translucent(colour: str, opacity: float) -> str:
 def in_theme(figure: go.Figure, theme: str) -> go.Figure:
     """Return ``figure`` in the light or dark theme."""
     if theme not in THEMES:
-        raise InputError(f"theme={theme!r}: unknown value. {did_you_mean(str(theme), THEMES)}", argument="theme")
+        raise InputError(
+            f"theme={theme!r}: unknown value. {did_you_mean(str(theme), THEMES)}", argument="theme"
+        )
     if theme == "light":
         return figure
-    made = go.Figure(_darken(figure.to_plotly_json()))
+    made = type(figure)(_darken(figure.to_plotly_json()))
     # Plotly always draws the active button nearly white.
     menus = len(made.to_dict()["layout"].get("updatemenus", ()))
-    return made.update_layout(updatemenus=[{"bgcolor": "#aeb4ba", "font": {"color": "#222222"}}] * menus)
+    return made.update_layout(
+        updatemenus=[{"bgcolor": "#aeb4ba", "font": {"color": "#222222"}}] * menus
+    )
 
 
 def _darken(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: part if key in ("x", "y", "template") else _darken(part) for key, part in value.items()}
+        return {
+            key: part if key in ("x", "y", "template") else _darken(part)
+            for key, part in value.items()
+        }
     if isinstance(value, list | tuple):
         return type(value)(_darken(part) for part in value)
     if not isinstance(value, str):

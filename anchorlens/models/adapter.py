@@ -1,4 +1,7 @@
-"""Adapter protocol: everything that the other packages use of a model. :func:`anchorlens.models.adapt.adapt` makes one."""
+"""Adapter protocol: everything that the other packages use of a model.
+
+:func:`anchorlens.models.adapt.adapt` makes one.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,12 +25,15 @@ from anchorlens.typing import Stream
 _SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
 # Sites with a head axis: [example pos head d_head], ``pattern`` [example head query key].
-HEAD_SITES = {name: f"blocks.{{layer}}.attn.hook_{name}" for name in ("z", "q", "k", "v", "pattern")}
+HEAD_SITES = {
+    name: f"blocks.{{layer}}.attn.hook_{name}" for name in ("z", "q", "k", "v", "pattern")
+}
 
 # Name of a hook point, and the function of (value, hook point) that is applied to its value.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, Any], Tensor]]
 
-# (rows of the last call that go on, their last tokens or None at first) -> the likeliest next token of each of these rows.
+# (rows of the last call that go on, their last tokens or None at first) -> the likeliest next token
+# of each of these rows.
 NextTokens: TypeAlias = Callable[[list[int], Int[Tensor, "row"] | None], Int[Tensor, "row"]]
 
 # A named site, or a function from a layer to the name of a hook that carries [example pos d_model].
@@ -37,10 +43,15 @@ ReadSite: TypeAlias = tuple[SiteLike, int]
 
 
 def site_name(site: SiteLike) -> str:
-    """Return the name of a site in outputs; raise InputError if it is neither a string nor a function."""
+    """Return the name of a site in outputs; raise InputError if it is neither a string nor a
+    function.
+    """
     if isinstance(site, str) or callable(site):
         return site if isinstance(site, str) else callable_name(site)
-    raise InputError(f"site={site!r}: not a site. Give one of {', '.join(SITES)}, or layer -> hook name.", argument="site")
+    raise InputError(
+        f"site={site!r}: not a site. Give one of {', '.join(SITES)}, or layer -> hook name.",
+        argument="site",
+    )
 
 
 class Adapter(ABC):
@@ -56,7 +67,8 @@ class Adapter(ABC):
         device: Device of the embedding.
         devices: Distinct devices in layer order.
         has_prefix_cache: Whether :meth:`prefix_cache` can be used.
-        norms_heads_together: Whether a norm of queries or keys is over all heads, so that a change of one changes all.
+        norms_heads_together: Whether a norm of queries or keys is over all heads, so that a change
+            of one changes all.
     """
 
     backend: str
@@ -82,14 +94,21 @@ class Adapter(ABC):
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
-        """Names of the sites that every block of the model has (parallel blocks have no ``resid_mid``)."""
+        """Names of the sites that every block of the model has (parallel blocks have no
+        ``resid_mid``).
+        """
         hooks = self.model.hook_dict
-        # Blocks without an MLP have the hook of its output, but it never fires.
-        sites = {name: hook for name, hook in SITES.items() if name != "mlp_out" or self.shape.d_mlp}
-        return tuple(name for name, hook in sites.items() if all(hook.format(layer=i) in hooks for i in range(self.n_layers)))
+        found: list[str] = []
+        for name, hook in SITES.items():
+            # Blocks without an MLP have the hook of its output, but it never fires.
+            fires = name != "mlp_out" or self.shape.d_mlp
+            if fires and all(hook.format(layer=i) in hooks for i in range(self.n_layers)):
+                found.append(name)
+        return tuple(found)
 
     def hook_name(self, site: SiteLike, layer: int) -> str:
-        """Return the name of the hook that carries ``site`` of a layer, [example pos d_model]; raise InputError if there is none.
+        """Return the name of the hook that carries ``site`` of a layer, [example pos d_model];
+        raise InputError if there is none.
 
         Activations of :data:`HEAD_SITES` have a head axis.
         """
@@ -100,14 +119,18 @@ class Adapter(ABC):
                 return HEAD_SITES[site].format(layer=layer)
             if site not in self.sites:
                 hint = "" if site in SITES else " " + did_you_mean(site, (*SITES, *HEAD_SITES))
-                raise InputError(f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}", argument="site")
+                raise InputError(
+                    f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}",
+                    argument="site",
+                )
             return SITES[site].format(layer=layer)
         site_name(site)
         name = call_user_function("site", site, layer=layer)
         if not isinstance(name, str) or name not in self.model.hook_dict:
             raise InputError(
-                f"site: returned the hook name {name!r}, which this model does not have. "
-                "Return the name of a hook that carries [example pos d_model], such as f'blocks.{layer}.hook_resid_pre'.",
+                f"site: returned the hook name {name!r}, which this model does not have. Return the"
+                " name of a hook that carries [example pos d_model], such as"
+                " f'blocks.{layer}.hook_resid_pre'.",
                 argument="site",
             )
         return name
@@ -115,7 +138,8 @@ class Adapter(ABC):
     def n_heads(self, site: SiteLike) -> int:
         """Return the number of heads of a site; 1 for sites without a head axis.
 
-        Of ``k`` and ``v`` it is that of key/value heads, or of query heads with ``ungroup_grouped_query_attention``.
+        Of ``k`` and ``v`` it is that of key/value heads, or of query heads with
+        ``ungroup_grouped_query_attention``.
         """
         if site in ("k", "v"):
             is_ungrouped = getattr(self.model.cfg, "ungroup_grouped_query_attention", False)
@@ -123,7 +147,9 @@ class Adapter(ABC):
         return self.shape.n_heads if isinstance(site, str) and site in HEAD_SITES else 1
 
     def attention_hook(self, layer: int, name: str) -> str:
-        """Return the hook of a layer's ``attn_scores`` or ``pattern``, [example head query key]; InputError if none."""
+        """Return the hook of a layer's ``attn_scores`` or ``pattern``, [example head query key];
+        InputError if none.
+        """
         return f"blocks.{layer}.attn.hook_{name}"
 
     @property
@@ -132,12 +158,18 @@ class Adapter(ABC):
         """Token embeddings of the vocabulary."""
 
     @abstractmethod
-    def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
+    def embed(
+        self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]
+    ) -> Float[Tensor, "token d_model"]:
         """Compute the residual stream before block 0."""
 
     @abstractmethod
     def forward(
-        self, ids: Int[Tensor, "example pos"], mask: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), cache: Any = None
+        self,
+        ids: Int[Tensor, "example pos"],
+        mask: Int[Tensor, "example pos"],
+        hooks: Sequence[Hook] = (),
+        cache: Any = None,
     ) -> Stream:
         """Run TransformerLens's forward pass over all blocks and return the final residual stream.
 
@@ -146,11 +178,17 @@ class Adapter(ABC):
 
     @abstractmethod
     def prefix_cache(self, ids: Int[Tensor, "pos"], n_rows: int) -> Any:
-        """Run a prefix that ``n_rows`` rows share and return its keys and values, for :meth:`forward`."""
+        """Run a prefix that ``n_rows`` rows share and return its keys and values, for
+        :meth:`forward`.
+        """
 
     @abstractmethod
-    def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
-        """Run TransformerLens's forward pass over one row and return its final residual stream and logits."""
+    def whole(
+        self, ids: Int[Tensor, "pos"]
+    ) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
+        """Run TransformerLens's forward pass over one row and return its final residual stream and
+        logits.
+        """
 
     @abstractmethod
     def generation_prefix(self, ids: Int[Tensor, "pos"]) -> Any:
@@ -158,7 +196,15 @@ class Adapter(ABC):
 
     @abstractmethod
     def decoder(self, prompts: Sequence[Sequence[int]], prefix: Any) -> NextTokens:
-        """Return a function that computes the likeliest next token of each row; ``prefix``: of :meth:`generation_prefix`."""
+        """Return the function that computes the likeliest next token of each row.
+
+        ``prefix`` is the result of :meth:`generation_prefix`.
+        """
+
+    @property
+    @abstractmethod
+    def windows(self) -> frozenset[int | None]:
+        """Numbers of keys that queries attend to in the blocks (:attr:`Block.window`)."""
 
     @abstractmethod
     def blocks(self) -> Blocks:
@@ -166,16 +212,25 @@ class Adapter(ABC):
 
     @abstractmethod
     def find_unsupported_feature(self) -> str | None:
-        """Return the feature of the model that the cone engine does not support; None if there is none."""
+        """Return the feature of the model that the cone engine does not support; None if there is
+        none.
+        """
 
     @abstractmethod
     def find_user_hook(self) -> str | None:
-        """Describe a user's hook, or a module that replaces a hook point, that the cone engine would skip; None if none."""
+        """Describe a user's hook, or a module that replaces a hook point, that the cone engine
+        would skip; None if none.
+        """
 
     @abstractmethod
     def reference(self) -> Reference | str:
-        """Run a new Hugging Face model with the same weights and return its numbers; the reason if there is none."""
+        """Run a new Hugging Face model with the same weights, to compare this one with it.
+
+        The result is the reason as a text if there is no such model.
+        """
 
     @abstractmethod
     def rotary_gap(self) -> float | None:
-        """Return the largest difference of the rotary tables from those of the configuration; None without such tables."""
+        """Return the largest difference of the rotary tables from those of the configuration; None
+        without such tables.
+        """

@@ -1,4 +1,6 @@
-"""Versions of TransformerLens and their model classes: HookedTransformer (3.9), TransformerBridge (3.9 and 4.x)."""
+"""Versions of TransformerLens and their model classes: HookedTransformer (3.9), TransformerBridge
+(3.9 and 4.x).
+"""
 
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -27,7 +29,8 @@ check_version(TRANSFORMER_LENS)
 # HookedTransformer was removed in 4.0.
 HAS_HOOKED = Version(TRANSFORMER_LENS) < Version("4")
 
-from transformer_lens.model_bridge import TransformerBridge  # noqa: E402 - after the check of its version
+# After the check of its version.
+from transformer_lens.model_bridge import TransformerBridge  # noqa: E402
 
 if TYPE_CHECKING or HAS_HOOKED:
     from transformer_lens import HookedTransformer
@@ -53,15 +56,21 @@ def is_lens_model(model: object) -> TypeGuard[LensModel]:
 
 
 def pick_backend(backend: Any) -> str:
-    """Return ``hooked`` or ``bridge``; if None, ``hooked`` where TransformerLens has it. Raise InputError for others."""
+    """Return ``hooked`` or ``bridge``; if None, ``hooked`` where TransformerLens has it.
+
+    Raise InputError for others.
+    """
     if backend is None:
         return "hooked" if HAS_HOOKED else "bridge"
     if backend not in BACKENDS:
-        raise InputError(f"backend={backend!r}: unknown. {did_you_mean(str(backend), BACKENDS)}", argument="backend")
+        raise InputError(
+            f"backend={backend!r}: unknown. {did_you_mean(str(backend), BACKENDS)}",
+            argument="backend",
+        )
     if backend == "hooked" and not HAS_HOOKED:
         raise InputError(
-            f"backend='hooked': transformer-lens {TRANSFORMER_LENS} has no HookedTransformer. Leave backend out, or install "
-            "'transformer-lens>=3.9,<4'.",
+            f"backend='hooked': transformer-lens {TRANSFORMER_LENS} has no HookedTransformer. Leave"
+            " backend out, or install 'transformer-lens>=3.9,<4'.",
             argument="backend",
         )
     return str(backend)
@@ -73,7 +82,9 @@ def stream_of(model: nn.Module) -> Any:
 
 
 def act_name(name: str, layer: int) -> str:
-    """Return the hook name of TransformerLens's short name of an activation, such as ``resid_pre`` or ``z``."""
+    """Return the hook name of TransformerLens's short name of an activation, such as ``resid_pre``
+    or ``z``.
+    """
     from transformer_lens.utilities.components_utils import get_act_name
 
     return get_act_name(name, layer)

@@ -1,7 +1,8 @@
-"""Token-wise parts of transformer blocks (norms, projections, rotation, MLP), without hooks, for the cone engine.
+"""Token-wise parts of transformer blocks (norms, projections, rotation, MLP), without hooks, for
+the cone engine.
 
-Weights are used in place: TransformerLens spends most of a short forward pass on transposing them. Results are compared with the
-model's before they are used (:mod:`anchorlens.engine.choose_engine`).
+Weights are used in place: TransformerLens spends most of a short forward pass on transposing them.
+Results are compared with the model's before they are used (:mod:`anchorlens.engine.choose_engine`).
 """
 
 from abc import ABC, abstractmethod
@@ -16,13 +17,18 @@ from torch import Tensor
 
 from anchorlens.models.devices import half_in_float32, half_on_cpu, is_onednn_faster
 
-# Tokens per MLP product: inner activations are the widest of a block, and a slice stays in the CPU's cache.
+# Tokens per MLP product: inner activations are the widest of a block, and a slice stays in the
+# CPU's cache.
 MLP_SLICE = {"cpu": 1024, "cuda": 65536, "mps": 8192}
-# Tokens in half-precision products on a CPU, a multiple and the maximum: oneDNN makes a kernel for every size.
-EVEN, MOST_EVEN = 64, 512
-# Multiple of tokens in float32 products by oneDNN; products of other sizes are left to torch's default.
+# Tokens in half-precision products on a CPU, a multiple and the maximum: oneDNN makes a kernel for
+# every size.
+EVEN = 64
+MOST_EVEN = 512
+# Multiple of tokens in float32 products by oneDNN; products of other sizes are left to torch's
+# default.
 ONEDNN_TOKENS = 128
-# Entries of a weight that are converted to float32 at once on a CPU without half-precision products.
+# Entries of a weight that are converted to float32 at once on a CPU without half-precision
+# products.
 WIDE_SLICE = 2**22
 
 Heads = Float[Tensor, "token head d_head"]
@@ -75,7 +81,9 @@ class Block(ABC):
 
     @abstractmethod
     def angles(self, positions: Int[Tensor, "*token"]) -> Angles | None:
-        """Return cosines and sines of rotary positions; None for models without rotary positions."""
+        """Return cosines and sines of rotary positions; None for models without rotary
+        positions.
+        """
 
     @abstractmethod
     def reserve(self, last: int) -> None:
@@ -87,10 +95,15 @@ class Block(ABC):
 
     @abstractmethod
     def mlp_out(self, x: Tokens) -> Tokens | None:
-        """Compute the MLP output that is added to the residual stream; None for blocks without an MLP."""
+        """Compute the MLP output that is added to the residual stream; None for blocks without an
+        MLP.
+        """
 
     def finish(self, x: Tokens, z: Heads, out: Tokens) -> None:
-        """Write the streams after the block into ``out``, in slices of tokens that stay in the cache; ``x``: streams before it."""
+        """Write the streams after the block into ``out``, where ``x`` has those before it.
+
+        The work is done in slices of tokens that stay in the cache.
+        """
         sizes = _slice_sizes(x)
         for stream, heads, at in zip(x.split(sizes), z.split(sizes), out.split(sizes), strict=True):
             mid = stream + self.attn_out(heads)
@@ -104,10 +117,13 @@ class Block(ABC):
         cos, sin = angles
         width = cos.shape[-1]
         if self.adjacent_pairs:
-            one, two = slice(0, width, 2), slice(1, width, 2)
+            one = slice(0, width, 2)
+            two = slice(1, width, 2)
         else:
-            one, two = slice(0, width // 2), slice(width // 2, width)
-        left, right = x[..., one], x[..., two]
+            one = slice(0, width // 2)
+            two = slice(width // 2, width)
+        left = x[..., one]
+        right = x[..., two]
         # In place where possible: new tensors of this size take longer than the arithmetic.
         turned = (left * cos[..., one]).addcmul_(right, sin[..., one], value=-1)
         right.mul_(cos[..., two]).addcmul_(left, sin[..., two])
@@ -120,13 +136,17 @@ class Blocks:
 
     Args:
         make: Layer -> block.
-        load: Layer -> context in which the weights of the layer are in memory; if None, they always are.
+        load: Layer -> context in which the weights of the layer are in memory; if None, they always
+            are.
     """
 
     def __init__(
-        self, make: Callable[[int], Block], load: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
+        self,
+        make: Callable[[int], Block],
+        load: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
-        self._make, self._load = make, load
+        self._make = make
+        self._load = load
         self._known: dict[int, Block] = {}
 
     @contextmanager
@@ -139,10 +159,18 @@ class Blocks:
 
 
 def norm(
-    x: Float[Tensor, "*token width"], eps: float, *, centred: bool, weight: Tensor | None = None, bias: Tensor | None = None
+    x: Float[Tensor, "*token width"],
+    eps: float,
+    *,
+    centred: bool,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Float[Tensor, "*token width"]:
-    """Apply an RMS norm or, if ``centred``, a layer norm: computed in float32, scaled in the dtype of ``x``."""
-    dtype, shape = x.dtype, x.shape[-1:]
+    """Apply an RMS norm or, if ``centred``, a layer norm: computed in float32, scaled in the dtype
+    of ``x``.
+    """
+    dtype = x.dtype
+    shape = x.shape[-1:]
     wide = x if dtype in (torch.float32, torch.float64) else x.float()
     if not centred:
         # Faster than F.rms_norm on a CPU, which stores the squares.
@@ -166,7 +194,9 @@ def over_all_heads(function: Callable[[Tensor], Tensor], heads: Heads) -> Heads:
     return rearrange(whole, "token (head d_head) -> token head d_head", head=heads.shape[1])
 
 
-def product(x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"]) -> Float[Tensor, "token outer"]:
+def product(
+    x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"]
+) -> Float[Tensor, "token outer"]:
     """Multiply tokens by a matrix."""
     return _join([times(part, weight) for part in _evenly(x)], len(x))
 
@@ -177,15 +207,20 @@ def _join(parts: list[Float[Tensor, "_ width"]], n: int) -> Float[Tensor, "_ wid
 
 
 def times(
-    x: Float[Tensor, "token inner"], weight: Float[Tensor, "inner outer"], bias: Float[Tensor, "outer"] | None = None
+    x: Float[Tensor, "token inner"],
+    weight: Float[Tensor, "inner outer"],
+    bias: Float[Tensor, "outer"] | None = None,
 ) -> Float[Tensor, "token outer"]:
-    """Multiply one slice of tokens by a matrix and add a bias; half-precision sums are in float32 and rounded once."""
+    """Multiply one slice of tokens by a matrix and add a bias; half-precision sums are in float32
+    and rounded once.
+    """
     if _is_by_onednn(x) and len(x) and len(x) % ONEDNN_TOKENS == 0:
         return torch.ops.mkldnn._linear_pointwise(x, weight.T, bias, "none", [], "")
     if not half_in_float32(x.device, x.dtype):
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
     out = x.new_empty(len(x), weight.shape[1])
-    wide, columns = x.float(), max(1, WIDE_SLICE // len(weight))
+    wide = x.float()
+    columns = max(1, WIDE_SLICE // len(weight))
     for start in range(0, weight.shape[1], columns):
         at = slice(start, start + columns)
         part = wide @ weight[:, at].float()
@@ -193,8 +228,13 @@ def times(
     return out
 
 
-def _evenly(x: Float[Tensor, "token *one"], *, sliced: bool = False) -> Sequence[Float[Tensor, "_ *one"]]:
-    """Split tokens if ``sliced`` or if products need it; in half precision on a CPU pad the last part to a multiple of EVEN."""
+def _evenly(
+    x: Float[Tensor, "token *one"], *, sliced: bool = False
+) -> Sequence[Float[Tensor, "_ *one"]]:
+    """Split tokens into slices if ``sliced``, or if products need it.
+
+    On a CPU in half precision the last slice is padded to a multiple of EVEN.
+    """
     if not half_on_cpu(x.device, x.dtype):
         return x.split(_slice_sizes(x)) if sliced or _is_by_onednn(x) else [x]
     parts = list(x.split(MOST_EVEN))
@@ -205,7 +245,9 @@ def _evenly(x: Float[Tensor, "token *one"], *, sliced: bool = False) -> Sequence
 
 
 def _slice_sizes(x: Float[Tensor, "token *one"]) -> list[int]:
-    """Return slices of MLP_SLICE tokens; the last is divided where oneDNN multiplies multiples of ONEDNN_TOKENS."""
+    """Return slices of MLP_SLICE tokens; the last is divided where oneDNN multiplies multiples of
+    ONEDNN_TOKENS.
+    """
     size = MLP_SLICE.get(x.device.type, MLP_SLICE["cpu"])
     rest = len(x) % size
     odd = rest % ONEDNN_TOKENS if _is_by_onednn(x) else 0
@@ -214,4 +256,9 @@ def _slice_sizes(x: Float[Tensor, "token *one"]) -> list[int]:
 
 def _is_by_onednn(x: Tensor) -> bool:
     """Return whether products are computed by oneDNN, which has no gradients."""
-    return x.dtype is torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled() and is_onednn_faster()
+    return (
+        x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and is_onednn_faster()
+    )

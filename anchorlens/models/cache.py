@@ -18,9 +18,13 @@ CHUNK = 1 << 22
 
 
 def cache_dir() -> Path:
-    """Return the cache directory: ``$ANCHORLENS_CACHE``, else the platform's cache directory for anchorlens."""
+    """Return the cache directory: ``$ANCHORLENS_CACHE``, else the platform's cache directory for
+    anchorlens.
+    """
     override = os.environ.get("ANCHORLENS_CACHE")
-    return Path(override).expanduser() if override else Path(platformdirs.user_cache_dir("anchorlens"))
+    return (
+        Path(override).expanduser() if override else Path(platformdirs.user_cache_dir("anchorlens"))
+    )
 
 
 def file_sha256(path: Path) -> str:
@@ -36,8 +40,10 @@ def build_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
     """Build a directory once, also if several processes need it at the same time.
 
     Args:
-        target: Directory to build. If its files differ from its manifest, it is built again, with a warning.
-        build: Function that writes files into an empty directory and returns their origin, which is recorded.
+        target: Directory to build. If its files differ from its manifest, it is built again, with a
+            warning.
+        build: Function that writes files into an empty directory and returns their origin, which is
+            recorded.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.parent / f"{target.name}.lock"):
@@ -50,7 +56,10 @@ def build_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
             fresh = scratch / "new"
             fresh.mkdir()
             origin = build(fresh)
-            files = {path.name: {"sha256": file_sha256(path), **_stamp(path)} for path in sorted(fresh.iterdir())}
+            files = {
+                path.name: {"sha256": file_sha256(path), **_stamp(path)}
+                for path in sorted(fresh.iterdir())
+            }
             record = json.dumps({"origin": origin, "files": files}, indent=2, sort_keys=True)
             (fresh / MANIFEST).write_text(record + "\n", encoding="utf8")
             if target.exists():
@@ -62,14 +71,15 @@ def build_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
 
 
 def is_intact(directory: Path) -> bool:
-    """Return whether the files of a built directory are those of its manifest; only files with a new size or mtime are hashed."""
+    """Return whether the files of a built directory are those of its manifest; only files with a
+    new size or mtime are hashed.
+    """
     try:
         files = json.loads((directory / MANIFEST).read_text(encoding="utf8"))["files"]
-        changed = [
-            (directory / name, entry["sha256"])
-            for name, entry in files.items()
-            if not entry.items() >= _stamp(directory / name).items()
-        ]
+        changed: list[tuple[Path, str]] = []
+        for name, entry in files.items():
+            if not entry.items() >= _stamp(directory / name).items():
+                changed.append((directory / name, entry["sha256"]))
         return all(file_sha256(path) == digest for path, digest in changed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

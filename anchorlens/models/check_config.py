@@ -4,7 +4,9 @@ from transformers import PretrainedConfig
 
 
 def check_config(config: PretrainedConfig, name: str, backend: str) -> None:
-    """Raise UnsupportedModelError or CheckpointError if ``backend`` cannot hold a model with this configuration."""
+    """Raise UnsupportedModelError or CheckpointError if ``backend`` cannot hold a model with this
+    configuration.
+    """
     if backend == "bridge":
         from anchorlens.models.bridge.load import check_bridge_config
 

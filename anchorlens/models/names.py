@@ -1,4 +1,7 @@
-"""Names of models that load_model supports. This module imports neither torch nor TransformerLens."""
+"""Names of models that load_model supports.
+
+This module imports neither torch nor TransformerLens.
+"""
 
 import difflib
 from dataclasses import dataclass
@@ -22,10 +25,19 @@ class KnownModel:
 
 
 # Registered by TransformerLens, but bidirectional or without code in transformers.
-_NOT_LOADED = ("google-bert/", "google-t5/", "facebook/hubert", "facebook/wav2vec2", "Qwen/Qwen-", "bigcode/santacoder")
+_NOT_LOADED = (
+    "google-bert/",
+    "google-t5/",
+    "facebook/hubert",
+    "facebook/wav2vec2",
+    "Qwen/Qwen-",
+    "bigcode/santacoder",
+)
 GATED = "hub, gated: accept its terms, set HF_TOKEN"
 TABLE = (
-    KnownModel("smollm2-135m-instruct", "llama", 30, "packaged demo model (92 MB, fetched once with pip)"),
+    KnownModel(
+        "smollm2-135m-instruct", "llama", 30, "packaged demo model (92 MB, fetched once with pip)"
+    ),
     KnownModel("HuggingFaceTB/SmolLM2-135M", "llama", 30, "hub"),
     KnownModel("HuggingFaceTB/SmolLM2-360M", "llama", 32, "hub"),
     KnownModel("HuggingFaceTB/SmolLM2-1.7B", "llama", 24, "hub"),
@@ -53,16 +65,19 @@ TABLE = (
 
 
 def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
-    """Return a list of models that load by name; other hub models of the mapped families load by their hub name.
+    """Return a list of models that load by name; other hub models of the mapped families load by
+    their hub name.
 
     Args:
-        all_registered: Include the loadable names that TransformerLens registers. This imports it and torch, which takes seconds.
+        all_registered: Include the loadable names that TransformerLens registers. This imports it
+            and torch, which takes seconds.
 
     Returns:
         One entry per model, with ``name``, ``family``, ``n_layers`` and ``note``.
 
     Examples:
-        >>> known_models()[0].name
+        >>> import anchorlens as al
+        >>> al.known_models()[0].name
         'smollm2-135m-instruct'
     """
     if not all_registered:
@@ -70,14 +85,21 @@ def known_models(all_registered: bool = False) -> tuple[KnownModel, ...]:
     from transformer_lens.supported_models import OFFICIAL_MODEL_NAMES
 
     listed = {model.name for model in TABLE}
-    names = [name for name in OFFICIAL_MODEL_NAMES if name not in listed and not name.startswith(_NOT_LOADED)]
-    live = "TransformerLens's own weights: load them there and pass the live model"
-    notes = (live if has_own_weights(name) else "registered by TransformerLens" for name in names)
-    return TABLE + tuple(KnownModel(name, "", None, note) for name, note in zip(names, notes, strict=True))
+    found: list[KnownModel] = []
+    for name in OFFICIAL_MODEL_NAMES:
+        if name in listed or name.startswith(_NOT_LOADED):
+            continue
+        note = "registered by TransformerLens"
+        if has_own_weights(name):
+            note = "TransformerLens's own weights: load them there and pass the live model"
+        found.append(KnownModel(name, "", None, note))
+    return (*TABLE, *found)
 
 
 def has_own_weights(official: str) -> bool:
-    """Return whether a name that TransformerLens registers has weights that transformers cannot read."""
+    """Return whether a name that TransformerLens registers has weights that transformers cannot
+    read.
+    """
     from anchorlens.models.backend import HAS_HOOKED
 
     if official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")):
@@ -90,7 +112,9 @@ def has_own_weights(official: str) -> bool:
 
 
 def find_official_name(name: str) -> str | None:
-    """Return TransformerLens's official name of a name or alias, ignoring case; None if it is not registered."""
+    """Return TransformerLens's official name of a name or alias, ignoring case; None if it is not
+    registered.
+    """
     return _official_names().get(name.lower())
 
 
@@ -98,11 +122,17 @@ def _official_names() -> dict[str, str]:
     """Return name or alias in lower case -> name that TransformerLens registers."""
     from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
 
-    return {alias.lower(): name for name in OFFICIAL_MODEL_NAMES for alias in (name, *MODEL_ALIASES.get(name, ()))}
+    official: dict[str, str] = {}
+    for name in OFFICIAL_MODEL_NAMES:
+        for alias in (name, *MODEL_ALIASES.get(name, ())):
+            official[alias.lower()] = name
+    return official
 
 
 def nearest_names(name: str) -> str:
-    """Return a hint with the known name that is nearest to ``name`` by its last part; "" if ``name`` is known."""
+    """Return a hint with the known name that is nearest to ``name`` by its last part; "" if
+    ``name`` is known.
+    """
     official = _official_names()
     known = dict.fromkeys([*(model.name for model in TABLE), *official.values(), *official])
     if name in known:
@@ -115,7 +145,9 @@ def nearest_names(name: str) -> str:
     packaged = [model.name for model in TABLE if word and model.name.startswith(word)]
     near = [by_part[part] for part in difflib.get_close_matches(word, by_part, n=1)]
     names = " or ".join(map(repr, dict.fromkeys([*near, *packaged])))
-    return f"Did you mean {names}?" if names else "No known name is similar; `anchorlens models` lists some."
+    if not names:
+        return "No known name is similar; `anchorlens models` lists some."
+    return f"Did you mean {names}?"
 
 
 def _last_part(name: str) -> str:

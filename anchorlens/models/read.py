@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from einops import einsum
@@ -11,8 +11,25 @@ from torch import Tensor
 
 from anchorlens.models.devices import without_autocast
 
-# Rows and columns of one product with the unembedding: small enough for a CPU's cache, large enough for a GPU.
+# Rows and columns of one product with the unembedding: small enough for a CPU's cache, large enough
+# for a GPU.
 READ_SLICE = {"cpu": (256, 4096), "cuda": (4096, 16384), "mps": (1024, 8192)}
+
+
+class Scores(NamedTuple):
+    """Logits of some tokens in each row, with the scale of the whole vocabulary.
+
+    Attributes:
+        logits: Logits of the tokens.
+        total: Logsumexp over the vocabulary.
+        top: Largest logit of the vocabulary.
+    """
+
+    logits: Float[Tensor, "row token"]
+    total: Float[Tensor, "row"]
+    top: Float[Tensor, "row"]
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -26,7 +43,8 @@ def _without_autocast(method: F) -> F:
 
 
 class Read:
-    """Final norm and unembedding of a model, in float32 or float64 for models of any dtype, without autocast.
+    """Final norm and unembedding of a model, in float32 or float64 for models of any dtype, without
+    autocast.
 
     Args:
         unembedding: Function that returns the current weight and bias.
@@ -37,12 +55,17 @@ class Read:
 
     def __init__(
         self,
-        unembedding: Callable[[], tuple[Float[Tensor, "d_model d_vocab"], Float[Tensor, "d_vocab"] | None]],
+        unembedding: Callable[
+            [], tuple[Float[Tensor, "d_model d_vocab"], Float[Tensor, "d_vocab"] | None]
+        ],
         final_norm: Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row d_model"]],
         soft_cap: float | None = None,
         factor: float = 1.0,
     ) -> None:
-        self._unembedding, self._final_norm, self._soft_cap, self._factor = unembedding, final_norm, soft_cap, factor
+        self._unembedding = unembedding
+        self._final_norm = final_norm
+        self._soft_cap = soft_cap
+        self._factor = factor
 
     @property
     def device(self) -> torch.device:
@@ -50,12 +73,19 @@ class Read:
         return self._unembedding()[0].device
 
     @_without_autocast
-    def logits(self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None) -> Float[Tensor, "row d_vocab"]:
-        """Compute the logits of rows: in float64 for ``tokens``; if None, of the whole vocabulary."""
-        (weight, bias), x = self._unembedding(), self._apply_final_norm(stream)
+    def logits(
+        self, stream: Float[Tensor, "row d_model"], tokens: Sequence[int] | None = None
+    ) -> Float[Tensor, "row d_vocab"]:
+        """Compute the logits of rows: in float64 for ``tokens``; if None, of the whole
+        vocabulary.
+        """
+        weight, bias = self._unembedding()
+        x = self._apply_final_norm(stream)
         if tokens is not None:
             at = list(tokens)
-            return self._scale(_unembed(x.to(_wide(x)), weight[:, at], None if bias is None else bias[at]))
+            return self._scale(
+                _unembed(x.to(_wide(x)), weight[:, at], None if bias is None else bias[at])
+            )
         if weight.dtype == x.dtype:
             return self._scale(_unembed(x, weight, bias))
         # In slices, so that only a part of the unembedding is converted to float32 at once.
@@ -65,8 +95,12 @@ class Read:
         return self._scale(torch.cat([_unembed(x, weight, bias) for weight, bias in parts], -1))
 
     @_without_autocast
-    def token_logits(self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token"]:
-        """Compute the logits of ``tokens`` in each row, in float64 (float32 on Apple's GPUs); no other token is unembedded."""
+    def token_logits(
+        self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
+    ) -> Float[Tensor, "row token"]:
+        """Compute the logits of ``tokens`` in each row, in float64 (float32 on Apple's GPUs); no
+        other token is unembedded.
+        """
         x = self._apply_final_norm(stream)
         rows = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])[0]
         parts = zip(x.split(rows), tokens.to(x.device).split(rows), strict=True)
@@ -75,18 +109,24 @@ class Read:
     @_without_autocast
     def scores(
         self, stream: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
-    ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row"]]:
-        """Compute the logits of ``tokens`` in each row, and the logsumexp over the whole vocabulary.
+    ) -> Scores:
+        """Compute the logits of ``tokens`` in each row, with logsumexp and largest logit over the
+        whole vocabulary.
 
-        Both are float64 (float32 on Apple's GPUs). A float32 product over d_model has an error of 3e-6, which would dominate that of
-        P. ``tokens`` and the largest logit of each vocabulary slice are therefore computed in float64.
+        All are float64 (float32 on Apple's GPUs). A float32 product over d_model has an error of
+        3e-6, which would dominate that of P. ``tokens`` and the largest logit of each vocabulary
+        slice are therefore computed in float64.
         """
-        (weight, bias), x = self._unembedding(), self._apply_final_norm(stream)
+        weight, bias = self._unembedding()
+        x = self._apply_final_norm(stream)
         tokens = tokens.to(x.device)
         rows, columns = READ_SLICE.get(x.device.type, READ_SLICE["cpu"])
         parts = x.split(rows)
-        picked = torch.cat([self._of_tokens(part, t) for part, t in zip(parts, tokens.split(rows), strict=True)])
+        picked = torch.cat(
+            [self._of_tokens(part, t) for part, t in zip(parts, tokens.split(rows), strict=True)]
+        )
         totals = [part.new_full((len(part),), -torch.inf, dtype=_wide(part)) for part in parts]
+        tops = [total.clone() for total in totals]
         for start in range(0, weight.shape[1], columns):
             some = slice(start, start + columns)
             # Padding tokens may have a bias of minus infinity.
@@ -99,24 +139,37 @@ class Read:
                 exact = self._of_tokens(part, start + at[:, None])[:, 0]
                 whole = top + torch.log(others.clamp(min=0.0) + (exact - top).exp())
                 totals[i] = torch.logaddexp(totals[i], whole)
-        return picked, torch.cat(totals)
+                tops[i] = torch.maximum(tops[i], exact)
+        return Scores(picked, torch.cat(totals), torch.cat(tops))
 
-    def _of_tokens(self, x: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token"]:
-        (weight, bias), x = self._unembedding(), x.to(_wide(x))
-        logits = einsum(x, weight.T[tokens].to(x.dtype), "row d_model, row token d_model -> row token")
+    def _of_tokens(
+        self, x: Float[Tensor, "row d_model"], tokens: Int[Tensor, "row token"]
+    ) -> Float[Tensor, "row token"]:
+        weight, bias = self._unembedding()
+        x = x.to(_wide(x))
+        logits = einsum(
+            x, weight.T[tokens].to(x.dtype), "row d_model, row token d_model -> row token"
+        )
         return self._scale(logits if bias is None else logits + bias[tokens].to(x.dtype))
 
-    def _apply_final_norm(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
+    def _apply_final_norm(
+        self, stream: Float[Tensor, "row d_model"]
+    ) -> Float[Tensor, "row d_model"]:
         return self._final_norm(stream.to(self.device))
 
     def _scale(self, logits: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
         """Apply factor and soft cap."""
-        logits = logits if self._factor == 1.0 else logits * self._factor
-        return logits if self._soft_cap is None else self._soft_cap * torch.tanh(logits / self._soft_cap)
+        if self._factor != 1.0:
+            logits = logits * self._factor
+        if self._soft_cap is not None:
+            logits = self._soft_cap * torch.tanh(logits / self._soft_cap)
+        return logits
 
 
 def _unembed(
-    x: Float[Tensor, "row d_model"], weight: Float[Tensor, "d_model token"], bias: Float[Tensor, "token"] | None
+    x: Float[Tensor, "row d_model"],
+    weight: Float[Tensor, "d_model token"],
+    bias: Float[Tensor, "token"] | None,
 ) -> Float[Tensor, "row token"]:
     logits = einsum(x, weight.to(x.dtype), "row d_model, d_model token -> row token")
     return logits if bias is None else logits + bias.to(x.dtype)

@@ -23,7 +23,7 @@ class Streamed:
     rate: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """Sizes of a model.
 
@@ -34,7 +34,8 @@ class Shape:
         n_kv_heads: Number of key and value heads.
         d_head: Width of a head.
         d_mlp: Inner width of an MLP; 0 if blocks have none.
-        mlp_products: Matrix products per token in an MLP, each d_model by d_mlp, with gates and chosen experts.
+        mlp_products: Matrix products per token in an MLP, each d_model by d_mlp, with gates and
+            chosen experts.
         d_vocab: Size of the output vocabulary.
         n_ctx: Maximum number of positions of a row.
         dtype: Data type of weights and streams.
@@ -59,7 +60,9 @@ class Shape:
         object.__setattr__(self, "layers_together", self.layers_together or self.n_layers)
 
     @classmethod
-    def of(cls, cfg: Any, streamed: Streamed | None = None, block_devices: Sequence[torch.device] = ()) -> "Shape":
+    def of(
+        cls, cfg: Any, streamed: Streamed | None = None, block_devices: Sequence[torch.device] = ()
+    ) -> "Shape":
         """Read the sizes from TransformerLens's configuration of a model.
 
         Args:
@@ -67,7 +70,9 @@ class Shape:
             streamed: Costs of streaming; None for weights in memory.
             block_devices: Device of each block; empty for one device.
         """
-        experts = int(getattr(cfg, "experts_per_token", None) or 1) if getattr(cfg, "num_experts", None) else 1
+        experts = 1
+        if getattr(cfg, "num_experts", None):
+            experts = int(getattr(cfg, "experts_per_token", None) or 1)
         return cls(
             n_layers=int(cfg.n_layers),
             d_model=int(cfg.d_model),
@@ -76,7 +81,9 @@ class Shape:
             d_head=int(cfg.d_head),
             d_mlp=0 if getattr(cfg, "attn_only", False) else int(cfg.d_mlp or 4 * cfg.d_model),
             mlp_products=experts * (3 if cfg.gated_mlp else 2),
-            d_vocab=int(cfg.d_vocab_out if (getattr(cfg, "d_vocab_out", None) or 0) > 0 else cfg.d_vocab),
+            d_vocab=int(
+                cfg.d_vocab_out if (getattr(cfg, "d_vocab_out", None) or 0) > 0 else cfg.d_vocab
+            ),
             n_ctx=int(cfg.n_ctx),
             dtype=cfg.dtype,
             streamed=streamed,

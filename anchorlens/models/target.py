@@ -12,7 +12,7 @@ from anchorlens.models.card import CARD, adds_bos, make_card
 M = TypeVar("M", bound=LensModel)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """Local files of a model, or a live model."""
 
@@ -23,7 +23,7 @@ class Source:
     config: PretrainedConfig | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """Options of a conversion: devices, parity check, origin and tokenizer."""
 
@@ -39,13 +39,23 @@ def finish(model: M, target: Target, architecture: str, parity: float | None, n_
     """Attach tokenizer and card to a new model."""
     attach_tokenizer(model, target.tokenizer)
     source = target.source
-    card = make_card(model, source.name, source.kind, source.revision, architecture, parity, n_params)
+    card = make_card(
+        model=model,
+        name=source.name,
+        source=source.kind,
+        revision=source.revision,
+        architecture=architecture,
+        parity=parity,
+        n_params=n_params,
+    )
     object.__setattr__(model, CARD, card)
     return model
 
 
 def attach_tokenizer(model: LensModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Set the model's tokenizer, with padding on the right; TransformerLens's ``set_tokenizer`` would switch BOS on."""
+    """Set the model's tokenizer, with padding on the right; TransformerLens's ``set_tokenizer``
+    would switch BOS on.
+    """
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token

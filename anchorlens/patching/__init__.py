@@ -1,19 +1,32 @@
-"""Replacement of ``transformer_lens.patching`` with the same names, signatures and results, on the cone engine where possible.
+"""Functions ``get_act_patch_*``: patch clean activations into a corrupted run, cell by cell.
 
-``from anchorlens import patching`` is the only line to change. The cone engine computes only what a patch can reach:
+Names, signatures and results are those of ``transformer_lens.patching``; the import is the only
+line to change:
 
-- all functions and setters of TransformerLens run on the cone engine;
-- any other setter, and every call that the cone engine cannot serve, runs one full forward pass per cell, as in TransformerLens; a
-  warning gives the reason.
-
-The metric may be any function of the logits: what it reads is observed at every call. Values that are patched in come from the given
-``clean_cache``, also where it was edited by hand. No gradient flows through the result.
+- ``get_act_patch_resid_pre``, ``..._resid_mid``, ``..._attn_out``, ``..._mlp_out``: streams and
+  outputs of a layer, [layer pos];
+- ``get_act_patch_attn_head_out_by_pos``, ``..._q_by_pos``, ``..._k_by_pos``, ``..._v_by_pos``:
+  single heads, [layer pos head]; ``..._all_pos``: [layer head];
+- ``get_act_patch_attn_head_pattern_by_pos``, ``..._pattern_dest_src_pos``,
+  ``..._pattern_all_pos``: attention patterns of single heads;
+- ``get_act_patch_block_every``, ``get_act_patch_attn_head_all_pos_every``,
+  ``get_act_patch_attn_head_by_pos_every``: several of these, stacked;
+- ``generic_activation_patch``: any setter and table of indices.
 
 Example:
     >>> from anchorlens import patching
     >>> _, cache = model.run_with_cache(clean)  # doctest: +SKIP
-    >>> accuracy = lambda logits: (logits[:, -1].argmax(-1) == answer).float().mean()  # doctest: +SKIP
-    >>> patching.get_act_patch_resid_pre(model, corrupted, cache, accuracy)  # [layer pos]  # doctest: +SKIP
+    >>> def accuracy(logits):  # doctest: +SKIP
+    ...     return (logits[:, -1].argmax(-1) == answer).float().mean()
+    >>> grid = patching.get_act_patch_resid_pre(  # doctest: +SKIP
+    ...     model, corrupted, cache, accuracy
+    ... )  # [layer pos]
+
+The metric may be any function of the logits: what it reads is observed at every call. All functions
+and setters run on the cone engine, which computes only what a patch can reach; any other setter,
+and every call that the cone engine cannot serve, runs one full forward pass per cell, as in
+TransformerLens, and a warning gives the reason. Values that are patched in come from the given
+``clean_cache``, also where it was edited by hand. No gradient flows through the result.
 """
 
 from anchorlens.patching.functions import (

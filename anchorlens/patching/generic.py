@@ -1,4 +1,6 @@
-"""Activation patching with any setter: on the cone engine where it can be, else one full forward pass per cell."""
+"""Activation patching with any setter: on the cone engine where it can be, else one full forward
+pass per cell.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,15 +19,23 @@ from tqdm.auto import tqdm
 from anchorlens.display import short_repr
 from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError
+from anchorlens.measure.grid import GridRequest, measure_grid
+from anchorlens.measure.grid_cells import Cache
 from anchorlens.models.adapt import check_has_numbers
 from anchorlens.models.backend import LensModel, act_name, patching_result_class
-from anchorlens.patching.cone_grid import find_obstacle, measure_grid
 from anchorlens.patching.metric_state import is_same_state, state_of
-from anchorlens.patching.setters import Cache, PatchSetter, make_df_from_ranges
+from anchorlens.patching.setters import (
+    PatchSetter,
+    columns_of,
+    find_obstacle,
+    make_df_from_ranges,
+)
 from anchorlens.warn import warn
 
 Metric: TypeAlias = Callable[[Tensor], Tensor]
-"""Function from logits [batch pos d_vocab] to a scalar tensor, or with ``reduce`` ``mean`` or ``none`` to [batch]."""
+"""Function from logits [batch pos d_vocab] to a scalar tensor, or with ``reduce`` ``mean`` or
+``none`` to [batch].
+"""
 
 _REDUCE = ("scalar", "mean", "none")
 _AXES = ("layer", "pos", "src_pos", "dest_pos", "head", "head_index")
@@ -52,45 +62,62 @@ def generic_activation_patch(
         model: HookedTransformer or TransformerBridge.
         corrupted_tokens: Tokens of the run that is patched, [batch pos].
         clean_cache: Activations that are patched in, by hook name.
-        patching_metric: Function from logits [batch pos d_vocab] to a scalar tensor, or name -> function.
-        patch_setter: Function (corrupted activation, index, clean activation) -> patched activation.
+        patching_metric: Function from logits [batch pos d_vocab] to a scalar tensor, or name ->
+            function.
+        patch_setter: Function (corrupted activation, index, clean activation) -> patched
+            activation.
         activation_name: Name of the activation, such as ``resid_pre`` or ``z``.
-        index_axis_names: Axes to iterate over, of ``layer``, ``pos``, ``head``, ``head_index``, ``src_pos`` and ``dest_pos``; the
-            first is the layer. Give this or ``index_df``.
+        index_axis_names: Axes to iterate over, of ``layer``, ``pos``, ``head``, ``head_index``,
+            ``src_pos`` and ``dest_pos``; the first is the layer. Give this or ``index_df``.
         index_df: Indices, one per row; the first column is the layer.
         return_index_df: Whether to return the indices as well.
-        reduce: As in TransformerLens 4: ``scalar``, or for metrics that return [batch] ``mean`` or ``none``.
+        reduce: As in TransformerLens 4: ``scalar``, or for metrics that return [batch] ``mean`` or
+            ``none``.
         baseline: As in TransformerLens 4: whether to measure the corrupted run as well.
-        positions: Positions that the metric may read, such as ``[-1]`` or ``range(4, 9)``, negative from the end. They are
-            computed at once. If None, those that it reads on the corrupted logits and in the checked cells. In either case, a cell
-            in which it reads another position is computed again with all positions.
+        positions: Positions that the metric may read, such as ``[-1]`` or ``range(4, 9)``, negative
+            from the end. They are computed at once. If None, those that it reads on the corrupted
+            logits and in the checked cells. In either case, a cell in which it reads another
+            position is computed again with all positions.
 
     Returns:
-        The metric for each index: one dimension per axis, or with ``index_df`` one entry per row. With ``return_index_df`` also the
-        indices. With several metrics, ``reduce="none"`` or ``baseline`` TransformerLens 4's ``PatchingResult``.
+        The metric for each index: one dimension per axis, or with ``index_df`` one entry per row.
+        With ``return_index_df`` also the indices. With several metrics, ``reduce="none"`` or
+        ``baseline`` TransformerLens 4's ``PatchingResult``.
 
     Raises:
-        InputError: If an argument is unknown or contradicts another, or a ``PatchingResult`` is needed with TransformerLens 3.9.
+        InputError: If an argument is unknown or contradicts another, or a ``PatchingResult`` is
+            needed with TransformerLens 3.9.
         ShapeError: If a metric returns another shape than ``reduce`` asks for.
     """
-    # A compiled model computes what its original does; hooks are attached to that one, as TransformerLens does.
+    # A compiled model computes what its original does; hooks are attached to that one, as
+    # TransformerLens does.
     model = getattr(model, "_orig_mod", model)
     check_has_numbers(model)
     if not isinstance(corrupted_tokens, Tensor):
         raise InputError(
-            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids [batch pos], such as "
-            "model.to_tokens(prompt).",
+            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids"
+            " [batch pos], such as model.to_tokens(prompt).",
             argument="corrupted_tokens",
         )
     if (index_axis_names is None) == (index_df is None):
-        raise InputError("index_axis_names, index_df: give exactly one of the two.", argument="index_df")
-    metrics = dict(patching_metric) if isinstance(patching_metric, Mapping) else {"metric": patching_metric}
+        raise InputError(
+            "index_axis_names, index_df: give exactly one of the two.", argument="index_df"
+        )
+    metrics = (
+        dict(patching_metric)
+        if isinstance(patching_metric, Mapping)
+        else {"metric": patching_metric}
+    )
     has_metrics = isinstance(patching_metric, Mapping)
-    result_class = _check_result(metrics, reduce, needed=has_metrics or reduce == "none" or baseline, frame=return_index_df)
+    result_class = _check_result(
+        metrics, reduce, needed=has_metrics or reduce == "none" or baseline, frame=return_index_df
+    )
     shape: list[int] | None = None
     if index_df is None:
         assert index_axis_names is not None
-        shape = [_axis_size(model, corrupted_tokens, activation_name, name) for name in index_axis_names]
+        shape = [
+            _axis_size(model, corrupted_tokens, activation_name, name) for name in index_axis_names
+        ]
         index_df = make_df_from_ranges(shape, index_axis_names)
     indices = _indices_of(model, corrupted_tokens, activation_name, index_df)
     n_examples = None if reduce == "scalar" else len(corrupted_tokens)
@@ -100,11 +127,28 @@ def generic_activation_patch(
         with torch.device(default_device) if default_device.type != "cpu" else nullcontext():
             return _evaluate(metrics, n_examples, logits)
 
-    measure = partial(_measure_cell, model, corrupted_tokens, clean_cache, metric, patch_setter, activation_name)
+    measure = partial(
+        _measure_cell,
+        model=model,
+        tokens=corrupted_tokens,
+        cache=clean_cache,
+        metric=metric,
+        setter=patch_setter,
+        name=activation_name,
+    )
     # Hooks of two threads would meet in one model; index tables are made on the CPU.
     with _lock_of(model), torch.device("cpu") if default_device.type != "cpu" else nullcontext():
         values = _measure_cells(
-            model, corrupted_tokens, clean_cache, metrics, metric, patch_setter, activation_name, indices, positions, measure
+            model=model,
+            tokens=corrupted_tokens,
+            cache=clean_cache,
+            metrics=metrics,
+            metric=metric,
+            setter=patch_setter,
+            name=activation_name,
+            indices=indices,
+            positions=positions,
+            measure=measure,
         )
         before = metric(model(corrupted_tokens)).detach() if baseline else None
     n_values = len(metrics) * (n_examples or 1)
@@ -112,37 +156,57 @@ def generic_activation_patch(
     pattern = "cell (metric example) -> metric cell example"
     out = rearrange(table, pattern, metric=len(metrics))
     out = out.reshape(len(metrics), *(shape or [len(indices)]), n_examples or 1)
-    first = None if before is None else rearrange(before, "(metric example) -> metric example", metric=len(metrics))
+    first = (
+        None
+        if before is None
+        else rearrange(before, "(metric example) -> metric example", metric=len(metrics))
+    )
     if reduce != "none":  # one value per cell, or the mean over examples
         out, first = out.mean(-1), None if first is None else first.mean(-1)
     out = out.to(model.cfg.device)
     if result_class is not None:
         return result_class(
-            values=out if has_metrics else out[0], axis_names=list(index_axis_names or ()), index_df=index_df,
-            metric_names=list(metrics), reduced=reduce != "none", has_metric_axis=has_metrics,
+            values=out if has_metrics else out[0],
+            axis_names=list(index_axis_names or ()),
+            index_df=index_df,
+            metric_names=list(metrics),
+            reduced=reduce != "none",
+            has_metric_axis=has_metrics,
             baseline=first if first is None or has_metrics else first[0],
-        )  # fmt: skip
+        )
     return (out[0], index_df) if return_index_df else out[0]
 
 
 def _check_result(metrics: Mapping[str, Metric], reduce: str, *, needed: bool, frame: bool) -> Any:
-    """Return TransformerLens 4's class of results if it is needed, else None; raise InputError if that is impossible."""
+    """Return TransformerLens 4's class of results if it is needed, else None; raise InputError if
+    that is impossible.
+    """
     if reduce not in _REDUCE:
-        raise InputError(f"reduce={reduce!r}: unknown. Give one of {', '.join(_REDUCE)}.", argument="reduce")
+        raise InputError(
+            f"reduce={reduce!r}: unknown. Give one of {', '.join(_REDUCE)}.", argument="reduce"
+        )
     if not metrics:
-        raise InputError("patching_metric: an empty mapping. Give at least one metric.", argument="patching_metric")
+        raise InputError(
+            "patching_metric: an empty mapping. Give at least one metric.",
+            argument="patching_metric",
+        )
     if needed and frame:
-        raise InputError("return_index_df: the result has index_df itself. Leave it out.", argument="return_index_df")
+        raise InputError(
+            "return_index_df: the result has index_df itself. Leave it out.",
+            argument="return_index_df",
+        )
     if needed and patching_result_class() is None:
         raise InputError(
-            "reduce='none', baseline=True and several metrics return a PatchingResult, which TransformerLens 3.9 does not have. "
-            "Install transformer-lens 4, or use anchorlens.patch_sweep.",
+            "reduce='none', baseline=True and several metrics return a PatchingResult, which"
+            " TransformerLens 3.9 does not have. Install transformer-lens 4, or use"
+            " anchorlens.patch_sweep.",
             argument="reduce",
         )
     return patching_result_class() if needed else None
 
 
 def _measure_cells(
+    *,
     model: LensModel,
     tokens: Tensor,
     cache: Cache,
@@ -154,7 +218,9 @@ def _measure_cells(
     positions: Sequence[int] | None,
     measure: Callable[[Sequence[int]], Float[Tensor, "value"]],
 ) -> list[Float[Tensor, "value"]]:
-    """Return the values at each index: from the cone engine, else from one full forward pass per cell."""
+    """Return the values at each index: from the cone engine, else from one full forward pass per
+    cell.
+    """
     if not indices:
         return []
     reason = find_obstacle(model, tokens, setter, name, indices)
@@ -166,7 +232,20 @@ def _measure_cells(
         def is_unchanged() -> bool:
             return is_same_state(state, state_of(*metrics.values()))
 
-        result = measure_grid(model, tokens, cache, metric, setter, name, indices, state=is_unchanged, positions=declared)
+        result = measure_grid(
+            GridRequest(
+                model=model,
+                tokens=tokens,
+                cache=cache,
+                metric=metric,
+                setter=setter,
+                site=name,
+                columns=columns_of(setter),
+                cells=indices,
+                is_stateless=is_unchanged,
+                positions=declared,
+            )
+        )
         if result.values is not None:
             return result.values
         reason, known = result.reason, result.known
@@ -179,7 +258,9 @@ def _measure_cells(
     return values
 
 
-def _indices_of(model: LensModel, tokens: Tensor, name: str, frame: pd.DataFrame) -> list[tuple[int, ...]]:
+def _indices_of(
+    model: LensModel, tokens: Tensor, name: str, frame: pd.DataFrame
+) -> list[tuple[int, ...]]:
     """Return the rows of a frame of indices; negative positions and heads count from the end.
 
     Raises:
@@ -190,29 +271,44 @@ def _indices_of(model: LensModel, tokens: Tensor, name: str, frame: pd.DataFrame
     n_pos = int(tokens.shape[-1])
     for index in indices:
         if not index or not 0 <= index[0] < n_layers:
-            raise InputError(f"index_df: {index} has no layer from 0 to {n_layers - 1} first.", argument="index_df")
+            raise InputError(
+                f"index_df: {index} has no layer from 0 to {n_layers - 1} first.",
+                argument="index_df",
+            )
     columns = list(map(str, frame.columns))
-    sizes = [_axis_size(model, tokens, name, column) if column in _AXES else None for column in columns]
+    sizes = [
+        _axis_size(model, tokens, name, column) if column in _AXES else None for column in columns
+    ]
     for index in indices:
         for value, size, column in zip(index[1:], sizes[1:], columns[1:], strict=True):
             if size is not None and not -size <= value < size:
                 raise InputError(
-                    f"index_df: {column}={value} is outside: there are {size}, and the prompt has {n_pos} positions.",
+                    f"index_df: {column}={value} is outside: there are {size}, and the prompt has"
+                    f" {n_pos} positions.",
                     argument="index_df",
                 )
     return [
-        (index[0], *(value if size is None else value % size for value, size in zip(index[1:], sizes[1:], strict=True)))
+        (
+            index[0],
+            *(
+                value if size is None else value % size
+                for value, size in zip(index[1:], sizes[1:], strict=True)
+            ),
+        )
         for index in indices
     ]
 
 
 def _check_positions(positions: Sequence[int] | None, tokens: Tensor) -> list[int]:
-    """Return declared positions, counted from the start; raise InputError if one lies outside the prompt."""
+    """Return declared positions, counted from the start; raise InputError if one lies outside the
+    prompt.
+    """
     n = int(tokens.shape[-1])
     given = [int(position) for position in positions or ()]
     if wrong := [position for position in given if not -n <= position < n]:
         raise InputError(
-            f"positions={given}: the prompt has {n} tokens, so {wrong[0]} is outside. Give positions from {-n} to {n - 1}.",
+            f"positions={given}: the prompt has {n} tokens, so {wrong[0]} is outside. Give"
+            f" positions from {-n} to {n - 1}.",
             argument="positions",
         )
     return sorted({position % n for position in given})
@@ -228,8 +324,12 @@ def _lock_of(model: object) -> Any:
         return _locks.setdefault(model, RLock())
 
 
-def _evaluate(metrics: Mapping[str, Metric], n_examples: int | None, logits: Tensor) -> Float[Tensor, "value"]:
-    """Return the values of all metrics, of ``n_examples`` examples each; if None, of a scalar each."""
+def _evaluate(
+    metrics: Mapping[str, Metric], n_examples: int | None, logits: Tensor
+) -> Float[Tensor, "value"]:
+    """Return the values of all metrics, of ``n_examples`` examples each; if None, of a
+    scalar each.
+    """
     out: list[Tensor] = []
     for name, metric in metrics.items():
         found = resolve(metric(logits))
@@ -237,28 +337,34 @@ def _evaluate(metrics: Mapping[str, Metric], n_examples: int | None, logits: Ten
         try:
             value = found if isinstance(found, Tensor) else torch.as_tensor(found, device="cpu")
         except (TypeError, ValueError, RuntimeError) as why:
-            raise ShapeError(f"patching_metric {name!r}: returned {short_repr(found)}. Return {wanted}.") from why
+            raise ShapeError(
+                f"patching_metric {name!r}: returned {short_repr(found)}. Return {wanted}."
+            ) from why
         if value.numel() != (n_examples or 1) or (n_examples is not None and value.ndim != 1):
-            raise ShapeError(f"patching_metric {name!r}: returned shape {tuple(value.shape)}. Return {wanted}.")
+            raise ShapeError(
+                f"patching_metric {name!r}: returned shape {tuple(value.shape)}. Return {wanted}."
+            )
         out.append(value.reshape(-1).to("cpu", torch.get_default_dtype()))
     return torch.cat(out)
 
 
 def _measure_cell(
+    index: Sequence[int],
+    *,
     model: LensModel,
     tokens: Tensor,
     cache: Cache,
     metric: Callable[[Tensor], Float[Tensor, "value"]],
     setter: PatchSetter,
     name: str,
-    index: Sequence[int],
 ) -> Float[Tensor, "value"]:
     """Measure one cell with a hook and a full forward pass."""
     hook_name = act_name(name, index[0])
     clean = cache[hook_name]
 
     def patch(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-        # Written in place as in TransformerLens: on bridges resid_mid is also read by the sum after the MLP.
+        # Written in place as in TransformerLens: on bridges resid_mid is also read by the sum after
+        # the MLP.
         return setter(activation.clone() if activation.requires_grad else activation, index, clean)
 
     return metric(model.run_with_hooks(tokens, fwd_hooks=[(hook_name, patch)])).detach()
@@ -270,8 +376,16 @@ def _axis_size(model: LensModel, tokens: Tensor, activation_name: str, axis: str
     n_heads = int(kv) if activation_name in ("k", "v") and kv is not None else int(cfg.n_heads)
     n_pos = int(tokens.shape[-1])
     sizes = {
-        "layer": int(cfg.n_layers), "pos": n_pos, "src_pos": n_pos, "dest_pos": n_pos, "head": n_heads, "head_index": n_heads,
-    }  # fmt: skip
+        "layer": int(cfg.n_layers),
+        "pos": n_pos,
+        "src_pos": n_pos,
+        "dest_pos": n_pos,
+        "head": n_heads,
+        "head_index": n_heads,
+    }
     if axis not in sizes:
-        raise InputError(f"index_axis_names={axis!r}: unknown. Known: {', '.join(_AXES)}.", argument="index_axis_names")
+        raise InputError(
+            f"index_axis_names={axis!r}: unknown. Known: {', '.join(_AXES)}.",
+            argument="index_axis_names",
+        )
     return sizes[axis]

@@ -1,7 +1,8 @@
 """State that a metric keeps between calls.
 
-TransformerLens calls a metric once per cell, in the order of the cells. A metric that counts its calls, or divides by the value of
-its first call, depends on that order. Whether a call changed anything that the function can reach is observed, not guessed.
+TransformerLens calls a metric once per cell, in the order of the cells. A metric that counts its
+calls, or divides by the value of its first call, depends on that order. Whether a call changed
+anything that the function can reach is observed, not guessed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +23,8 @@ _MOST, _DEPTH = 2000, 4
 def state_of(*functions: Callable[..., Any]) -> State:
     """Return the state that functions can reach: closures, defaults, attributes and globals.
 
-    Random generators are not looked at: a metric that draws gives two values for the same logits, which is found, and type checkers
-    draw too.
+    Random generators are not looked at: a metric that draws gives two values for the same logits,
+    which is found, and type checkers draw too.
 
     Example:
         >>> seen = []
@@ -44,7 +45,9 @@ def is_same_state(before: State, after: State) -> bool:
     if len(before) != len(after):
         return False
     pairs = zip(before, after, strict=True)
-    return all(one is two and (mark is other or mark == other) for (one, mark), (two, other) in pairs)
+    return all(
+        one is two and (mark is other or mark == other) for (one, mark), (two, other) in pairs
+    )
 
 
 def _visit(value: object, depth: int, found: State, visited: set[int]) -> None:

@@ -1,4 +1,6 @@
-"""Make the reader of ``p_true``: P(yes) against P(no) after the question whether the answer is correct (METHOD 3)."""
+"""Make the reader of ``p_true``: P(yes) against P(no) after the question whether the answer is
+correct (METHOD 3).
+"""
 
 from collections.abc import Sequence
 
@@ -11,12 +13,19 @@ from anchorlens.questions.tokens import TokenRow
 
 
 def truth_reader(adapter: Adapter, rows: Sequence[TokenRow]) -> ChoiceReader:
-    """Return the reader of ``p_true``: yes against no at the last token of each row."""
-    yes, no = (_first_tokens(adapter, words) for words in (("yes", "Yes", "YES"), ("no", "No", "NO")))
-    yes, no = yes - no, no - yes
+    """Return the reader that compares "yes" with "no" at the last token of each row.
+
+    The inputs end with the question whether their answer is correct.
+    """
+    yes_tokens = _first_tokens(adapter, ("yes", "Yes", "YES"))
+    no_tokens = _first_tokens(adapter, ("no", "No", "NO"))
+    yes = yes_tokens - no_tokens
+    no = no_tokens - yes_tokens
     if not yes or not no:
         raise InputError(
-            "readout='p_true': the tokenizer starts yes and no with the same tokens. Use readout='probe'.", argument="readout"
+            "readout='p_true': the tokenizer starts yes and no with the same tokens."
+            " Use readout='probe'.",
+            argument="readout",
         )
     last = torch.tensor([len(row.ids) - 1 for row in rows])
     return ChoiceReader(last, tuple(sorted(yes)), tuple(sorted(no)))
@@ -25,5 +34,9 @@ def truth_reader(adapter: Adapter, rows: Sequence[TokenRow]) -> ChoiceReader:
 def _first_tokens(adapter: Adapter, words: Sequence[str]) -> set[int]:
     hf = adapter.tokenizer
     assert hf is not None  # checked by the sweep
-    forms = [f"{space}{word}" for word in words for space in ("", " ")]
-    return {int(hf(form, add_special_tokens=False)["input_ids"][0]) for form in forms}  # pyright: ignore
+    found: set[int] = set()
+    for word in words:
+        for form in (word, f" {word}"):
+            ids = hf(form, add_special_tokens=False)["input_ids"]
+            found.add(int(ids[0]))  # pyright: ignore[reportArgumentType, reportIndexIssue]
+    return found

@@ -1,6 +1,7 @@
 """Make the labels and splits of the placebo probes (METHOD 5).
 
-:func:`shuffle_labels` flips all labels of a question together. :func:`half_splits` keeps questions that share a gold alias together.
+:func:`shuffle_labels` flips all labels of a question together. :func:`half_splits` keeps questions
+that share a gold alias together.
 """
 
 import random
@@ -14,11 +15,15 @@ from anchorlens.questions.example import normalise
 from anchorlens.questions.false_answers import group_by_links
 
 
-def shuffle_labels(rows: TruthRows, seed: int, draw: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Flip the labels of a random half of the training and validation questions, all rows of a question together.
+def shuffle_labels(
+    rows: TruthRows, seed: int, draw: int = 0
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Flip the labels of a random half of the training and validation questions, all rows of a
+    question together.
 
-    A shuffle over rows would give both rows of some questions one label, which a probe can learn from the question. Flipping exactly
-    half removes the correlation with truth. Questions with one row (``generated`` answers) are halved separately by label.
+    A shuffle over rows would give both rows of some questions one label, which a probe can learn
+    from the question. Flipping exactly half removes the correlation with truth. Questions with one
+    row (``generated`` answers) are halved separately by label.
     """
     labels = rows.labels
     for name in ("train", "validation"):
@@ -40,12 +45,16 @@ def _by_labels(rows: TruthRows, indices: Sequence[int]) -> dict[tuple[float, ...
     questions: dict[tuple[float, ...], list[list[int]]] = defaultdict(list)
     labels = rows.labels
     for question in sorted(members):
-        questions[tuple(sorted(set(labels[members[question]].tolist())))].append(members[question])
+        rows_of_question = members[question]
+        kinds = set(labels[rows_of_question].tolist())
+        questions[tuple(sorted(kinds))].append(rows_of_question)
     return questions
 
 
 def half_splits(rows: TruthRows, seed: int) -> tuple[list[str], list[str]]:
-    """Return one split per probe, for two probes without a common training or validation question; other rows are ``unused``."""
+    """Return one split per probe, for two probes without a common training or validation question;
+    other rows are ``unused``.
+    """
     halves: tuple[list[str], list[str]] = (list(rows.split), list(rows.split))
     for name in ("train", "validation"):
         sizes = [0, 0]
@@ -63,8 +72,14 @@ def _components(rows: TruthRows, indices: Iterable[int], rng: random.Random) -> 
     """Return rows grouped by questions that share gold aliases, in random order."""
     ordered = sorted(indices)
     examples = [rows.rows[i].example for i in ordered]
-    keys = ((f"question:{row.question_id}", *(f"alias:{normalise(answer)}" for answer in row.answers)) for row in examples)
-    drawn = [[ordered[j] for j in group] for group in group_by_links(keys)]
-    drawn.sort(key=lambda members: min(rows.question_ids[i] for i in members))
+    keys: list[list[tuple[str, str]]] = []
+    for row in examples:
+        aliases = [("alias", normalise(answer)) for answer in row.answers]
+        keys.append([("question", row.question_id), *aliases])
+    drawn: list[tuple[str, list[int]]] = []
+    for group in group_by_links(keys):
+        first_question = min(examples[j].question_id for j in group)
+        drawn.append((first_question, [ordered[j] for j in group]))
+    drawn.sort()  # so that the order does not depend on that of the rows
     rng.shuffle(drawn)
-    return drawn
+    return [members for _, members in drawn]

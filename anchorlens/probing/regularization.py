@@ -46,7 +46,9 @@ class ValidationRows:
         return self.x @ fit.weights + fit.intercept
 
     def loss(self, fit: Fit) -> float:
-        """Compute the log loss in nats; unlike AUC it rewards calibrated probabilities, which ΔP is read from."""
+        """Compute the log loss in nats; unlike AUC it rewards calibrated probabilities, which ΔP is
+        read from.
+        """
         odds = self._log_odds(fit)
         return float(np.logaddexp(0, np.where(self.y == 1, -odds, odds)).mean())
 
@@ -55,12 +57,15 @@ class ValidationRows:
         return other if self.loss(other) < self.loss(best) - TOLERANCE else best
 
     def auc(self, fit: Fit) -> tuple[float, float]:
-        """Compute the AUC and its standard error over questions, at least half the binomial one (resamples hardly vary near 1)."""
+        """Compute the AUC and its standard error over questions, at least half the binomial one
+        (resamples hardly vary near 1).
+        """
         read = _draws(tuple(self.question_ids)).aucs(self._log_odds(fit)[None], self.y)
         auc = float(read.value[0])
         n = len(set(self.question_ids))
-        inside = (auc * n + 0.5) / (n + 1)
-        return auc, max(float(np.nanstd(read.draws)), 0.5 * float(np.sqrt(inside * (1 - inside) / n)))
+        inside = (auc * n + 0.5) / (n + 1)  # away from 0 and 1, where the error would be 0
+        binomial = float(np.sqrt(inside * (1 - inside) / n))
+        return auc, max(float(np.nanstd(read.draws)), 0.5 * binomial)
 
 
 @lru_cache(maxsize=2)
@@ -72,9 +77,12 @@ class _Fits:
     """Fits of one layer with several penalties, each started from the previous one."""
 
     def __init__(self, x: Array, y: Array, max_iter: int) -> None:
-        # With fewer rows than features the optimum lies in the span of the rows, so the fit uses a basis of the span.
+        # With fewer rows than features the optimum lies in the span of the rows, so the fit uses a
+        # basis of the span.
         self.basis = np.linalg.qr(x.T)[0] if x.shape[0] < x.shape[1] else None
-        self.x, self.y, self.max_iter = x if self.basis is None else x @ self.basis, y, max_iter
+        self.x = x if self.basis is None else x @ self.basis
+        self.y = y
+        self.max_iter = max_iter
         self.model = LogisticRegression(warm_start=True)
 
     def at(self, penalty: float, *, patience: int = 1) -> Fit:
@@ -86,19 +94,29 @@ class _Fits:
         coef = np.array(self.model.coef_, dtype=np.float64)[0]
         weights = coef if self.basis is None else self.basis @ coef
         converged = int(np.max(self.model.n_iter_)) < limit
-        return Fit(float(penalty), weights, float(np.asarray(self.model.intercept_)[0]), converged)
+        intercept = float(np.asarray(self.model.intercept_)[0])
+        return Fit(float(penalty), weights, intercept, converged)
 
     def converge(self, fit: Fit) -> Fit:
         """Continue a fit that has not converged."""
         if fit.converged:
             return fit
         start = fit.weights if self.basis is None else fit.weights @ self.basis
-        self.model.coef_, self.model.intercept_ = start[None], np.array([fit.intercept])
+        self.model.coef_ = start[None]
+        self.model.intercept_ = np.array([fit.intercept])
         return self.at(fit.penalty, patience=PATIENCE)
 
 
-def choose_fit(x: Array, y: Array, held: ValidationRows | None, penalties: Sequence[float] | None, max_iter: int) -> Fit:
-    """Return the fit with the best penalty on the validation rows, or the middle penalty without validation rows."""
+def choose_fit(
+    x: Array,
+    y: Array,
+    held: ValidationRows | None,
+    penalties: Sequence[float] | None,
+    max_iter: int,
+) -> Fit:
+    """Return the fit with the best penalty on the validation rows, or the middle penalty without
+    validation rows.
+    """
     fits = _Fits(x, y, max_iter)
     start = sorted(PENALTIES if penalties is None else penalties)
     if held is None:
@@ -107,9 +125,15 @@ def choose_fit(x: Array, y: Array, held: ValidationRows | None, penalties: Seque
     for penalty in start[1:]:  # from strong to weak
         best = held.select(best, fits.at(penalty))
     if penalties is None:
-        weaker, stronger = [c for c in GRID if c > start[-1]], [c for c in GRID[::-1] if c < start[0]]
-        for penalty in {start[-1]: weaker, start[0]: stronger}.get(best.penalty, []):
-            before, best = best, held.select(best, fits.at(penalty))
-            if best is before:
+        # Beyond an end of the usual penalties only while the loss decreases.
+        further: list[float] = []
+        if best.penalty == start[-1]:
+            further = [penalty for penalty in GRID if penalty > start[-1]]
+        elif best.penalty == start[0]:
+            further = [penalty for penalty in reversed(GRID) if penalty < start[0]]
+        for penalty in further:
+            better = held.select(best, fits.at(penalty))
+            if better is best:
                 break
+            best = better
     return fits.converge(best)

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.engine.hooked_passes import read_states
 from anchorlens.engine.patches import Slots
-from anchorlens.engine.reference import read_states
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.questions.tokens import TokenRow
@@ -26,4 +26,5 @@ def last_answer_states(
         return states
     last = torch.tensor([[row.positions["answer"][-1]] for row in rows])
     slots = Slots(last, torch.ones_like(last, dtype=torch.bool))
-    return read_states(adapter, pad_rows([row.ids for row in rows]), slots, site)[:, :, 0]
+    batch = pad_rows([row.ids for row in rows])
+    return read_states(adapter, batch, slots, site)[:, :, 0]

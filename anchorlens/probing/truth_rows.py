@@ -1,4 +1,6 @@
-"""Rows with true and false answers, split by question, for truth probes and ``p_true`` (METHOD 3)."""
+"""Rows with true and false answers, split by question, for truth probes and ``p_true``
+(METHOD 3).
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +11,7 @@ from itertools import product
 import numpy as np
 
 from anchorlens.constants import SHARES, SPLITS
+from anchorlens.display import list_counts
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.model_answers import FEW_ROWS, generate_rows
@@ -49,7 +52,10 @@ class TruthRows:
     @property
     def test_split(self) -> list[int | None]:
         """Index of the first split in which a row is tested, None for none, [row]."""
-        return [next((s for s, name in enumerate(roles) if name == "test"), None) for roles in zip(*self.splits, strict=True)]
+        return [
+            roles.index("test") if "test" in roles else None
+            for roles in zip(*self.splits, strict=True)
+        ]
 
     @property
     def has_generated_answers(self) -> bool:
@@ -68,38 +74,57 @@ class TruthRows:
 
     def of(self, *roles: str) -> list[int]:
         """Return the indices of the rows that have one of these roles in any split."""
-        return [i for i, names in enumerate(zip(*self.splits, strict=True)) if not set(names).isdisjoint(roles)]
+        roles_of_rows = enumerate(zip(*self.splits, strict=True))
+        return [i for i, names in roles_of_rows if not set(names).isdisjoint(roles)]
 
     @property
     def sizes(self) -> dict[str, int]:
         """Number of rows of each role in the smallest split of that role."""
-        counts = [Counter(roles) for roles in self.splits]
-        return {name: min(one[name] for one in counts) for name in SPLITS}
+        return {name: min(roles.count(name) for roles in self.splits) for name in SPLITS}
 
     def check(self) -> None:
         """Raise EmptySweepError if a split lacks a label; warn if it has few rows."""
-        labels = [row.answer.label for row in self.rows]
+        labels: list[float] = self.labels.tolist()
+
+        def smallest_count(counts: Counter[tuple[str, float]]) -> int:
+            return min(counts[role, label] for role, label in product(SPLITS, (0, 1)))
+
         counts = [Counter(zip(roles, labels, strict=True)) for roles in self.splits]
-        worst = min(counts, key=lambda one: min(one[role, label] for role in SPLITS for label in (0, 1)))
-        if all(worst[role, label] for role in SPLITS for label in (0, 1)):
-            sizes = self.sizes | {"test": len(self.of("test"))}  # results are over the test rows of all splits
-            few = ", ".join(f"{name} {n}" for name, n in sizes.items() if n < FEW_ROWS)
-            if few:
-                warn(f"Few rows ({few}): k*, AUC and groups are noisy. Use {MORE_QUESTIONS}.")
+        worst = min(counts, key=smallest_count)
+        if smallest_count(worst) > 0:
+            self._warn_of_few_rows()
             return
-        sizes = "; ".join(f"{role}: {worst[role, 0]} true, {worst[role, 1]} false" for role in SPLITS)
-        reasons = ", ".join(f"{r} {n}" for r, n in Counter(d.reason for d in self.dropped).most_common()) or "none"
+        sizes = "; ".join(
+            f"{role}: {worst[role, 0]} true, {worst[role, 1]} false" for role in SPLITS
+        )
+        dropped = Counter(row.reason for row in self.dropped)
+        reasons = list_counts(dict(dropped.most_common())) or "none"
         if self.rows and all(normalise(row.example.answers[0]) in YES_NO for row in self.rows):
-            fix = "All answers are yes or no, so the questions cannot be split. Use a set with other answers too."
+            fix = (
+                "All answers are yes or no, so the questions cannot be split."
+                " Use a set with other answers too."
+            )
+        elif self.has_generated_answers:
+            fix = f"Use {MORE_QUESTIONS}, or answers='gold'."
         else:
-            fix = f"Use {MORE_QUESTIONS}" + (", or answers='gold'." if self.has_generated_answers else ".")
+            fix = f"Use {MORE_QUESTIONS}."
+        which = "the smallest of the splits has" if len(self.splits) > 1 else "the split has"
         raise EmptySweepError(
-            "A truth probe needs true and false answers for training, validation and test; "
-            f"{'the smallest of the splits has' if len(self.splits) > 1 else 'the split has'} {sizes} (dropped: {reasons}). {fix}"
+            "A truth probe needs true and false answers for training, validation and test;"
+            f" {which} {sizes} (dropped: {reasons}). {fix}"
         )
 
+    def _warn_of_few_rows(self) -> None:
+        # Results are over the test rows of all splits.
+        sizes = self.sizes | {"test": len(self.of("test"))}
+        few = list_counts({name: n for name, n in sizes.items() if n < FEW_ROWS})
+        if few:
+            warn(f"Few rows ({few}): k*, AUC and groups are noisy. Use {MORE_QUESTIONS}.")
+
     def check_balance(self) -> None:
-        """Raise LeakError if an answer text is not equally often true and false in a role (``gold`` answers only)."""
+        """Raise LeakError if an answer text is not equally often true and false in a role (``gold``
+        answers only).
+        """
         for one, role in product(self.each, SPLITS):
             tally: Counter[str] = Counter()
             for i in one.of(role):
@@ -108,8 +133,9 @@ class TruthRows:
             uneven = [text for text, n in tally.items() if n]
             if uneven:
                 raise LeakError(
-                    f"split={role!r}: {len(uneven)} answers are not equally often true and false (for example {uneven[0]!r}), so "
-                    "that their text alone predicts their truth. Assign false answers within each split."
+                    f"split={role!r}: {len(uneven)} answers are not equally often true and false"
+                    f" (for example {uneven[0]!r}), so that their text alone predicts their truth."
+                    " Assign false answers within each split."
                 )
 
 
@@ -126,23 +152,39 @@ def truth_rows(
     seed: int,
     progress: bool,
 ) -> TruthRows:
-    """Divide the questions into blocks, then assign a true and a false answer to each (``gold``) or generate answers.
+    """Divide the questions into blocks, then assign a true and a false answer to each (``gold``) or
+    generate answers.
 
     Every split has whole blocks, so that a row has the same false answer in all of them.
     """
     blocks = block_roles(n_splits)
-    block = split_questions(examples, {name: share for name, (share, _) in blocks.items()}, seed=seed)
+    shares = {name: share for name, (share, _) in blocks.items()}
+    block = split_questions(examples, shares, seed=seed)
 
     def split(rows: Sequence[TokenRow], dropped: Sequence[Dropped]) -> TruthRows:
-        roles = (blocks[block[row.example.question_id]][1] for row in rows)
-        return TruthRows(tuple(rows), tuple(zip(*roles, strict=True)) or ((),) * n_splits, tuple(dropped))
+        roles_of_rows: list[tuple[str, ...]] = []
+        for row in rows:
+            _, roles = blocks[block[row.example.question_id]]
+            roles_of_rows.append(roles)
+        splits = tuple(zip(*roles_of_rows, strict=True)) or ((),) * n_splits
+        return TruthRows(tuple(rows), splits, tuple(dropped))
 
     if answers == "generated":
+        # Answers are generated without the question of p_true after them.
+        plain = RowTokenizer(
+            tokenizer.tokenizer,
+            tokenizer.prompt,
+            add_bos=tokenizer.add_bos,
+            max_length=tokenizer.max_length,
+        )
         generated = generate_rows(
-            adapter, examples, RowTokenizer(
-                tokenizer.tokenizer, tokenizer.prompt, add_bos=tokenizer.add_bos, max_length=tokenizer.max_length
-            ), max_new_tokens=max_new_tokens, batch_size=batch_size, progress=progress,
-        )  # fmt: skip
+            adapter,
+            examples,
+            plain,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            progress=progress,
+        )
         if tokenizer.ask:
             answer_of = {row.id: row.answer for row in generated.rows}
             with_question = make_rows((row.example for row in generated.rows), tokenizer, answer_of)
@@ -156,28 +198,40 @@ def truth_rows(
 def block_roles(n_splits: int) -> dict[str, tuple[float, tuple[str, ...]]]:
     """Return the blocks of questions: name -> share of the questions, and role in each split.
 
-    One split has a block per role. Otherwise every block is tested once, is the validation block once and trains the other probes.
+    One split has a block per role. Otherwise every block is tested once, is the validation block
+    once and trains the other probes.
     """
     if n_splits == 1:
         return {name: (share, (name,)) for name, share in SHARES.items()}
+    # Roles of a block in the splits: each block begins one later.
     order = ("test", *("train",) * (n_splits - 2), "validation")
-    return {
-        f"block {block + 1}": (1 / n_splits, tuple(order[(block - split) % n_splits] for split in range(n_splits)))
-        for block in range(n_splits)
-    }
+    blocks: dict[str, tuple[float, tuple[str, ...]]] = {}
+    for block in range(n_splits):
+        roles = tuple(order[(block - split) % n_splits] for split in range(n_splits))
+        blocks[f"block {block + 1}"] = (1 / n_splits, roles)
+    return blocks
 
 
 def _make_gold_rows(
-    examples: Sequence[Example], tokenizer: RowTokenizer, block: Mapping[str, str], *, distractor: str, seed: int
+    examples: Sequence[Example],
+    tokenizer: RowTokenizer,
+    block: Mapping[str, str],
+    *,
+    distractor: str,
+    seed: int,
 ) -> tuple[tuple[TokenRow, ...], tuple[Dropped, ...]]:
-    """Return two rows per example, with the gold answer and a false one, and the dropped examples."""
-    usable, dropped = list(examples), list[Dropped]()
+    """Return two rows per example, with the gold answer and a false one, and the dropped
+    examples.
+    """
+    usable = list(examples)
+    dropped: list[Dropped] = []
 
     @cache
     def row_of(example: Example, text: str, label: int) -> TokenRow | RowDropped:
         answer = Answer(text, Answer.gold(text).exact, label=label)
+        truth = "false" if label else "true"
         try:
-            return tokenizer.row(example, answer, f"{example.example_id}|{'false' if label else 'true'}")
+            return tokenizer.row(example, answer, f"{example.example_id}|{truth}")
         except RowDropped as error:
             return error
 
@@ -187,15 +241,17 @@ def _make_gold_rows(
         failed: set[str] = set()
         for example in usable:
             false = assigned.false.get(example.example_id)
-            # Also tried without a false answer, so that most invalid rows are dropped in the first round.
-            true = row_of(example, example.answers[0], 0)
-            pair = [true] if false is None else [true, row_of(example, false, 1)]
-            error = next((row for row in pair if isinstance(row, RowDropped)), None)
-            if error is not None:
-                failed.add(example.example_id)
-                dropped.append(drop(example, error.reason, error.detail))
-            elif false is not None:
-                rows += [row for row in pair if isinstance(row, TokenRow)]
+            # Also tried without a false answer, so that most invalid rows are dropped in the first
+            # round.
+            true_row = row_of(example, example.answers[0], 0)
+            false_row = None if false is None else row_of(example, false, 1)
+            for row in (true_row, false_row):
+                if isinstance(row, RowDropped):
+                    failed.add(example.example_id)
+                    dropped.append(drop(example, row.reason, row.detail))
+                    break
+            if isinstance(true_row, TokenRow) and isinstance(false_row, TokenRow):
+                rows += [true_row, false_row]
         if not failed:
             return tuple(rows), (*dropped, *assigned.dropped)
         usable = [example for example in usable if example.example_id not in failed]

@@ -23,7 +23,9 @@ class TokenBatch:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
-    """Right-pad rows of token ids into one batch on the CPU; ``pad_id`` changes no results, because padding is masked."""
+    """Right-pad rows of token ids into one batch on the CPU; ``pad_id`` changes no results, because
+    padding is masked.
+    """
     if not rows:
         raise InputError("rows=[]: empty. Give at least one row.")
     width = max(len(row) for row in rows)
@@ -37,5 +39,12 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
 
 def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
     """Return the number of tokens that all rows begin with, at most ``longest``."""
-    longest = max(0, min((longest, *(len(row) for row in rows)))) if rows else 0
-    return next((n for n in range(longest) if any(row[n] != rows[0][n] for row in rows)), longest)
+    if not rows:
+        return 0
+    n = max(0, min(longest, *map(len, rows)))
+    for row in rows[1:]:
+        shared = 0
+        while shared < n and row[shared] == rows[0][shared]:
+            shared += 1
+        n = shared
+    return n

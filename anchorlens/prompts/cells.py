@@ -1,4 +1,6 @@
-"""Give each cell of a question file or table one meaning, or raise DataError (rules: docs/errors.md, "Question files")."""
+"""Give each cell of a question file or table one meaning, or raise DataError (rules:
+docs/errors.md, "Question files").
+"""
 
 import ast
 import io
@@ -21,22 +23,52 @@ _MOST_BITS = 1024
 # A text that begins so is a list or an object, not an answer such as "[sic] Lima".
 _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 
-# Blanks at the ends of a cell: white space, and characters of width zero, which web pages and spreadsheets leave there.
-_EDGES = re.compile(r"\A[\s\u200b\u200e\u200f\u2060\ufeff]+|[\s\u200b\u200e\u200f\u2060\ufeff]+\Z")
+# Characters of width zero that belong to no word: zero width space, word joiner, byte order mark
+# and soft hyphen, which web pages and spreadsheets leave in cells.
+INVISIBLE = re.compile("[\u200b\u2060\ufeff\u00ad]")
+# Blanks at the ends of a cell: white space and marks of direction.
+_LEFT = re.compile(r"\A[\s\u200e\u200f]+")
+_RIGHT = re.compile(r"[\s\u200e\u200f]+\Z")
 
 # Reason to drop a row -> characters, and their description.
 _BAD_CHARACTERS = {
     # Half of a UTF-16 pair, which cannot be written to a file.
-    "lone_surrogate": (re.compile("[\ud800-\udfff]"), "half of a character (a lone surrogate). Save the file as UTF-8 again."),
+    "lone_surrogate": (
+        re.compile("[\ud800-\udfff]"),
+        "half of a character (a lone surrogate). Save the file as UTF-8 again.",
+    ),
     # All of C0 but tab and line ends, and DEL.
-    "control_character": (re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"), "a control character. Remove it."),
+    "control_character": (
+        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"),
+        "a control character. Remove it.",
+    ),
+    # Tags, several variation selectors in a row (both hide a text), and marks of annotations.
+    "hidden_character": (
+        re.compile(
+            "[\U000e0000-\U000e007f\u206a-\u206f\ufff9-\ufffb]"
+            "|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2}"
+        ),
+        "an invisible character. Remove it.",
+    ),
+    # Marks that show the characters after them in another order than the model reads them.
+    "direction_override": (
+        re.compile("[\u202a-\u202e\u2066-\u2069]"),
+        "a mark that changes the order in which text is shown. Remove it.",
+    ),
 }
+# Flags of England, Scotland and Wales, the only ones that are written with tags.
+_FLAGS = re.compile(
+    "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074|"
+    "\U000e0077\U000e006c\U000e0073)\U000e007f"
+)
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON types: arrays to lists, numpy numbers and decimals, missing values (also NaN) to None.
+    """Convert a value to JSON types: arrays to lists, numpy numbers and decimals, missing values
+    (also NaN) to None.
 
-    Values without a JSON type (binary data, dates, sets) stay as they are, for :func:`cell_text` to refuse.
+    Values without a JSON type (binary data, dates, sets) stay as they are, for :func:`cell_text` to
+    refuse.
     """
     if isinstance(value, str | bool) or value is None:
         return value
@@ -55,22 +87,50 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     # tolist() would turn dates of numpy and bytes of a memoryview into integers.
     is_date = getattr(getattr(value, "dtype", None), "kind", "") in {"m", "M"}
-    return plain(value.tolist()) if hasattr(value, "tolist") and not is_date and not isinstance(value, memoryview) else value
+    if hasattr(value, "tolist") and not is_date and not isinstance(value, memoryview):
+        return plain(value.tolist())
+    return value
 
 
 def cell_text(value: object, where: str, field: str) -> str | None:
-    """Return a cell as text without blanks at its ends: None if it is missing or blank; whole numbers without the ".0" of frames.
+    """Return a cell as text without blanks at its ends and characters of width zero; None if it is
+    missing or blank.
+
+    Whole numbers lose the ".0" that frames give them.
 
     Raises:
-        DataError: If the cell is neither text nor a finite number; the message names file, row and column.
+        DataError: If the cell is neither text nor a finite number; the message names file, row and
+            column.
     """
     if value is None or isinstance(value, str):
-        return _EDGES.sub("", value or "") or None
+        return strip_blanks(value or "") or None
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(int(value)) if value == int(value) else repr(value)
     raise DataError(
-        f"{where}: {field}={short_repr(value)}: must be text or a finite number. Write it as text, or leave the cell empty."
+        f"{where}: {field}={short_repr(value)}: must be text or a finite number. Write it as text,"
+        " or leave the cell empty."
     )
+
+
+def strip_blanks(text: str) -> str:
+    """Return a text without blanks at its ends and without characters of width zero."""
+    if text.isascii():
+        return text.strip()
+    return _RIGHT.sub("", _LEFT.sub("", INVISIBLE.sub("", text)))
+
+
+def shift_index(text: str, index: int) -> int:
+    """Return the index in the stripped text of a character of the text, which may be outside."""
+    visible = INVISIBLE.sub("", text)
+    n_blanks = len(visible) - len(_LEFT.sub("", visible))
+    if 0 <= index <= len(text):
+        return len(INVISIBLE.sub("", text[:index])) - n_blanks
+    return index - n_blanks
+
+
+def field_key(name: str) -> str:
+    """Return a column's name by which it is recognised: without blanks, in lower case."""
+    return strip_blanks(name).casefold()
 
 
 def unique_fields(pairs: Iterable[tuple[str, Any]], where: str) -> dict[str, Any]:
@@ -79,7 +139,10 @@ def unique_fields(pairs: Iterable[tuple[str, Any]], where: str) -> dict[str, Any
     fields = dict(pairs)
     if len(fields) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise DataError(f"{where}: the name {short_repr(name)} occurs {times} times. Rename or remove the others.")
+        raise DataError(
+            f"{where}: the name {short_repr(name)} occurs {times} times."
+            " Rename or remove the others."
+        )
     return fields
 
 
@@ -91,25 +154,35 @@ def plain_rows(rows: Iterable[Mapping[Any, Any]], source: str) -> list[dict[str,
         try:
             fields = unique_fields(((str(key), plain(value)) for key, value in row.items()), where)
         except RecursionError as error:
-            raise DataError(f"{where}: a value is nested too deeply. Remove its column, or write it as text.") from error
+            raise DataError(
+                f"{where}: a value is nested too deeply. Remove its column, or write it as text."
+            ) from error
         out.append({name: value for name, value in fields.items() if value is not None})
     return out
 
 
 def load_json(text: str, where: str) -> Any:
-    """Parse JSON; raise DataError if a key repeats, a number is too long or values are nested too deeply."""
+    """Parse JSON; raise DataError if a key repeats, a number is too long or values are nested too
+    deeply.
+    """
     try:
         return json.loads(text, object_pairs_hook=partial(unique_fields, where=where))
     except json.JSONDecodeError:
         raise
     except RecursionError as error:
-        raise DataError(f"{where}: JSON is nested too deeply. Write answers as a list of texts.") from error
+        raise DataError(
+            f"{where}: JSON is nested too deeply. Write answers as a list of texts."
+        ) from error
     except ValueError as error:  # Python's limit of digits
-        raise DataError(f"{where}: JSON has an integer that is too long. Write it as text, in quotes.") from error
+        raise DataError(
+            f"{where}: JSON has an integer that is too long. Write it as text, in quotes."
+        ) from error
 
 
 def unpack(value: object, where: str) -> object:
-    """Parse a list or object that is written as text, as in PopQA's answers and csv files; other values stay as they are."""
+    """Parse a list or object that is written as text, as in PopQA's answers and csv files; other
+    values stay as they are.
+    """
     text = value.strip() if isinstance(value, str) else ""
     if text[:1] not in {"[", "{"}:
         return value
@@ -121,7 +194,8 @@ def unpack(value: object, where: str) -> object:
         # pandas writes lists to csv files as Python literals.
         literal = ast.literal_eval(text)
         # It writes arrays without commas: ['Rome' 'Roma'], which Python would join to one text.
-        kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type != tokenize.NL]
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        kinds = [token.type for token in tokens if token.type != tokenize.NL]
         if (tokenize.STRING, tokenize.STRING) not in pairwise(kinds):
             return plain(literal)
     except (ValueError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
@@ -133,10 +207,15 @@ def unpack(value: object, where: str) -> object:
 
 
 def find_bad_character(texts: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the reason to drop a row of these fields, and its description; None if every text can be measured and written."""
+    """Return the reason to drop a row of these fields, and its description; None if every text can
+    be measured and written.
+    """
+    joined = "".join(texts.values())
+    if joined.isascii() and joined.isprintable():
+        return None
     for reason, (characters, description) in _BAD_CHARACTERS.items():
         for field, text in texts.items():
-            if characters.search(text):
+            if characters.search(_FLAGS.sub("", text)):
                 return reason, f"{field} contains {description}"
     return None
 

@@ -1,4 +1,6 @@
-"""Render a tokenizer's chat template at a fixed time, so that its text can be rendered again on another day."""
+"""Render a tokenizer's chat template at a fixed time, so that its text can be rendered again on
+another day.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +13,12 @@ from transformers import PreTrainedTokenizerBase
 _CLOCK_FUNCTION = "strftime_now"
 # Start of the error by which the macro asks for a format that it has no text for.
 _NO_TEXT = "anchorlens: no text for the format "
-# transformers passes a template plain values, no functions. A macro shadows the function in this one template, and reads the texts
-# from a dictionary. The line end belongs to the last tag (trim_blocks), so the template begins at the start of a line as before.
+# transformers passes a template plain values, no functions. A macro shadows the function in this
+# one template, and reads the texts from a dictionary. The line end belongs to the last tag
+# (trim_blocks), so the template begins at the start of a line as before.
 _CLOCK_MACRO = (
-    f"{{% macro {_CLOCK_FUNCTION}(format) %}}"
-    f"{{{{ anchorlens_clock[format] if format in anchorlens_clock else raise_exception('{_NO_TEXT}' ~ format) }}}}"
-    "{% endmacro %}\n"
+    f"{{% macro {_CLOCK_FUNCTION}(format) %}}{{{{ anchorlens_clock[format] if format in"
+    f" anchorlens_clock else raise_exception('{_NO_TEXT}' ~ format) }}}}{{% endmacro %}}\n"
 )
 
 
@@ -39,7 +41,11 @@ class Clock:
 
 
 def render_chat(
-    tokenizer: PreTrainedTokenizerBase, turns: Sequence[tuple[str, str]], clock: Clock, *, add_generation_prompt: bool = True
+    tokenizer: PreTrainedTokenizerBase,
+    turns: Sequence[tuple[str, str]],
+    clock: Clock,
+    *,
+    add_generation_prompt: bool = True,
 ) -> str:
     """Render the chat template of a tokenizer.
 
@@ -55,15 +61,20 @@ def render_chat(
     messages = [{"role": role, "content": text} for role, text in turns]
     template = tokenizer.get_chat_template()
     if _CLOCK_FUNCTION not in template:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
         assert isinstance(text, str)  # tokenize=False
         return text
     while True:
         try:
             text = tokenizer.apply_chat_template(
-                messages, chat_template=_CLOCK_MACRO + template, tokenize=False, add_generation_prompt=add_generation_prompt,
+                messages,
+                chat_template=_CLOCK_MACRO + template,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
                 anchorlens_clock=clock.texts,
-            )  # fmt: skip
+            )
             assert isinstance(text, str)  # tokenize=False
             return text
         except TemplateError as why:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dropped:
     """Row that was left out; rows are counted by ``reason``."""
 
@@ -43,16 +43,19 @@ class CountsDropped:
         """Return one row per dropped row: ``example_id dataset question answer reason detail``."""
         import pandas
 
-        return pandas.DataFrame([vars(row) for row in self.dropped], columns=[one.name for one in fields(Dropped)])
+        return pandas.DataFrame(
+            [vars(row) for row in self.dropped], columns=[one.name for one in fields(Dropped)]
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownDataset:
     """Data set that is loaded by name.
 
     Attributes:
         name: Name to pass to ``load_qa`` or, for prompt pairs, to ``load_pairs``.
-        hub_id: Repository on the Hugging Face hub; for a sample of questions, the repository with the same schema.
+        hub_id: Repository on the Hugging Face hub; for a sample of questions, the repository with
+            the same schema.
         config: Default configuration. If None, the repository has only one.
         split: Default split of the repository.
         kind: ``hub``, ``sample`` (embedded questions) or ``pairs`` (embedded prompt pairs).

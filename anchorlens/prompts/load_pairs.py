@@ -1,117 +1,354 @@
-"""Load clean and corrupted prompts with ``load_pairs``: from a list, a frame, a ``datasets.Dataset``, a file or a sample."""
+"""Load clean and corrupted prompts with ``load_pairs``: from a list, a frame, a
+``datasets.Dataset``, a file or a sample.
+"""
 
+import difflib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_int, short_repr
+from anchorlens.display import as_int, join_words, short_repr
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.prompts.cells import cell_text, find_bad_character, load_json, replace_bad_characters
+from anchorlens.prompts.answer_space import ADD, ANSWER_SPACES, KEEP, join_by_space
+from anchorlens.prompts.cells import (
+    cell_text,
+    field_key,
+    find_bad_character,
+    replace_bad_characters,
+)
 from anchorlens.prompts.dataset import Dropped, RowDropped
+from anchorlens.prompts.delimited import ONE_COLUMN
+from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES, sample_rows
-from anchorlens.prompts.pairs import PairData, PromptPair, TokenText
-from anchorlens.prompts.read_rows import EXTENSIONS, Rows, file_extension, file_rows, file_stem, is_table, table_name, table_rows
+from anchorlens.prompts.pairs import AnyOf, PairData, PromptPair, content_of, list_answers
+from anchorlens.prompts.read_rows import (
+    EXTENSIONS,
+    RawData,
+    Rows,
+    column_filter,
+    file_extension,
+    file_stem,
+    is_table,
+    read_file,
+    read_table,
+    table_name,
+)
+from anchorlens.warn import warn
 
 PairSource: TypeAlias = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | Any
 """Type of the first argument of ``load_pairs``."""
 
 _REQUIRED = ("clean", "corrupted")
-_COLUMNS = (*_REQUIRED, "answer", "wrong", "id", "group", "segments", "alignment")
-# Token ids in a cell of a csv file.
-_IDS = re.compile(r"\s*\[\s*(-?\d+\s*(,\s*-?\d+\s*)*)?\]\s*")
-# Names of places that are not segments.
-_RESERVED = re.compile(r"(pos|head):.*|last|all|paired|metric_reads")
+_TEXTS = (*_REQUIRED, "answer", "wrong")
+FIELDS = (*_TEXTS, "id", "group", "template", "segments", "alignment")
+"""Columns that are read."""
+# Names of columns that hold token ids, such as correct_idx.
+_ID_COLUMN = re.compile(r"(^|_)(idx|ids?|index|tokens?)$", re.IGNORECASE)
+# A name of `columns=` that is as near as this to a field is a misspelt field.
+_MISSPELT = 0.75
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """Source of the rows; ``cells`` if every value is text, as in a csv file."""
+    """Source of the rows of a data set of pairs.
+
+    ``has_cells`` is True if every value is text, as in a csv file, so that lists are written as
+    JSON.
+    """
 
     label: str
     name: str
-    cells: bool
-    read: Callable[[], Rows]
+    has_cells: bool
+    read: Callable[[], RawData]
 
 
-def load_pairs(source: PairSource, *, name: str | None = None, limit: int | None = None) -> PairData:
+@dataclass(frozen=True, kw_only=True)
+class _PairOptions:
+    """Checked arguments of :func:`load_pairs` that tell how rows are read."""
+
+    columns: Mapping[str, str]
+    answer_space: str
+    numbers: str
+    answers_sep: str | None
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Names of columns for a metric."""
+        return tuple(name for name in self.columns if name not in FIELDS)
+
+    def record(self) -> dict[str, Any]:
+        """Return the arguments that differ from their defaults."""
+        found: dict[str, Any] = {}
+        if self.columns:
+            found["columns"] = dict(self.columns)
+        if self.answer_space != KEEP:
+            found["answer_space"] = self.answer_space
+        if self.numbers != TEXT:
+            found["numbers"] = self.numbers
+        if self.answers_sep:
+            found["answers_sep"] = self.answers_sep
+        return found
+
+
+def load_pairs(
+    source: PairSource | None = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    limit: int | None = None,
+    dataset_name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    answer_space: str = KEEP,
+    numbers: str = TEXT,
+    answers_sep: str | None = None,
+) -> PairData:
     """Load clean and corrupted prompts.
 
-    Columns: ``clean`` and ``corrupted`` (required), ``answer`` and ``wrong`` (optional, one or several tokens), ``id``, ``group``,
-    ``segments`` and ``alignment`` (optional). Prompts and answers are text, or lists of token ids, which are used as they are: no
-    BOS is added to them. In csv and tsv files, lists and objects are JSON.
+    Columns: ``clean`` and ``corrupted`` (required), ``answer`` and ``wrong`` (optional, one or
+    several tokens), ``id``, ``group``, ``template``, ``segments`` and ``alignment`` (optional).
+    Pairs of one template are resampled together where there are at least ten templates, and the
+    control ``other_pair`` is another pair of the template. Prompts and answers are text, or token
+    ids, which are used as they are: no BOS is added to them. A list of texts, or of lists of token
+    ids, has alternative answers, of which any counts. Token ids are a list, an array or tensor
+    ([n] or [1, n], as of ``model.to_tokens``), or the output of a tokenizer or chat template. In
+    csv and tsv files, lists and objects are JSON.
 
-    ``segments`` is an object: name -> a text that occurs once in both prompts, or name -> [clean text, corrupted text].
-    ``alignment`` is a list of [clean position, corrupted position]; positions count tokens, BOS included.
+    ``segments`` is an object: name -> a text that occurs once in both prompts, or name -> [clean
+    text, corrupted text]. ``alignment`` is a list of [clean position, corrupted position];
+    positions count tokens, BOS included.
 
     Args:
-        source: List of dictionaries, pandas frame, ``datasets.Dataset``, csv, tsv, jsonl, json or parquet file, or the name of an
-            embedded sample (``facts-pairs``, ``ioi-pairs`` or ``induction-pairs``).
-        name: Name of the data set in outputs. If None, that of the file or sample, or ``pairs``.
-        limit: Number of rows to load. If None, all.
+        source: List of dictionaries, pandas frame, ``datasets.Dataset`` (streamed: with ``limit``),
+            csv, tsv, jsonl, json or parquet file, or the name of an embedded sample
+            (``facts-pairs``, ``ioi-pairs`` or ``induction-pairs``). With ``path``, the name in
+            outputs.
+        path: File of pairs, as ``source``.
+        limit: Number of rows to load, from the first. If None, all.
+        dataset_name: Name of the data set in outputs. If None, that of the file or sample, or
+            ``pairs``.
+        columns: Field -> column of your file or table: ``{"clean": "prompt"}``. Another name than
+            that of a field, such as ``{"label": "label"}``, is kept for metric functions that take
+            the pair's row. With ``columns``, further columns are not read; without it they are
+            refused, because a misspelt ``anwser`` would be lost.
+        answer_space: ``keep``, or ``add``: one space between prompt and answer, at the answer's
+            beginning. Spaces at the end of prompts are removed, and texts of answers that begin
+            without white space get a space.
+        numbers: Meaning of a bare number as an answer: ``text`` (its digits) or ``ids`` (the token
+            of this id).
+        answers_sep: Separator of alternatives in one text of ``answer`` or ``wrong``, such as
+            ``";"``. If None, a text is one answer.
 
     Returns:
-        Data set of the pairs. Rows that cannot be read are dropped with a reason and counted. Pairs that cannot be tokenized or
-        paired are dropped when a sweep starts.
+        Data set of the pairs. Rows that cannot be read are dropped with a reason and counted. Pairs
+        that cannot be tokenized or paired are dropped when a sweep starts.
 
     Raises:
-        InputError: If an argument is invalid, a file is missing or damaged, a column is missing, unknown or occurs twice, or an id
-            occurs twice.
+        InputError: If an argument is invalid, a file is missing or damaged, a column is missing,
+            unknown or occurs twice, or an id occurs twice.
 
     Examples:
-        >>> data = load_pairs([{"clean": "The capital of France is", "corrupted": "The capital of Italy is",
-        ...                     "answer": " Paris", "wrong": " Rome"}])
+        >>> import anchorlens as al
+        >>> pair = {"clean": "The capital of France is", "corrupted": "The capital of Italy is"}
+        >>> data = al.load_pairs([{**pair, "answer": " Paris", "wrong": " Rome"}])
         >>> len(data)
         1
     """
-    if name is not None and not (isinstance(name, str) and name.strip()):
-        raise InputError(f"name={short_repr(name)}: must be a non-empty string, or None.", argument="name")
+    source, dataset_name = _name_source(source, path, dataset_name)
     count = as_int(limit)
     if limit is not None and (count is None or count < 1):
-        raise InputError(f"limit={short_repr(limit)}: must be a whole number of at least 1, or None.", argument="limit")
-    origin = _find_origin(source)
+        raise InputError(
+            f"limit={short_repr(limit)}: must be a whole number of at least 1, or None.",
+            argument="limit",
+        )
+    options = _PairOptions(
+        columns=_check_columns_argument(columns),
+        answer_space=_choose("answer_space", answer_space, ANSWER_SPACES),
+        numbers=_choose("numbers", numbers, (TEXT, IDS)),
+        answers_sep=_check_separator(answers_sep),
+    )
+    origin = _find_origin(source, [*FIELDS, *options.columns.values()], count)
     try:
-        rows = origin.read()[:count]
-        _check_columns(rows)
-        return _read_pairs(rows, origin, name or origin.name, count)
+        raw = origin.read()
+        rows = _rename(raw.rows[:count], options.columns, raw.unread)
+        if options.numbers == TEXT:
+            _warn_of_ids(rows, options.columns)
+        _check_rows(rows, options.extra, () if options.columns else raw.unread)
+        data = _read_pairs(rows, origin, options, dataset_name or origin.name, count)
     except DataError as why:
-        raise DataError(f"source={short_repr(source)}: {why}", argument="source") from why
+        argument = why.arguments[0] if why.arguments else "source"
+        raise DataError(f"source={short_repr(source)}: {why}", argument=argument) from why
+    reading = {**raw.reading, **options.record()}
+    return PairData(**{**vars(data), "reading": reading})
 
 
-def _find_origin(source: object) -> _Origin:
+def _name_source(source: object, path: object, dataset_name: object) -> tuple[object, str | None]:
+    """Return the source and the name in outputs; raise InputError if they contradict each other."""
+    if dataset_name is not None and not (isinstance(dataset_name, str) and dataset_name.strip()):
+        raise InputError(
+            f"dataset_name={short_repr(dataset_name)}: must be a non-empty string, or None.",
+            argument="dataset_name",
+        )
+    if path is None:
+        return source, dataset_name
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"path={short_repr(path)}: must be a string or a Path to a file.", argument="path"
+        )
+    if source is not None and not (isinstance(source, str) and source.strip()):
+        raise InputError(
+            f"path={short_repr(path)}: source is given already. Pass one of them.", argument="path"
+        )
+    return path, dataset_name or source
+
+
+def _choose(argument: str, value: object, known: Sequence[str]) -> str:
+    if isinstance(value, str) and value in known:
+        return value
+    raise InputError(
+        f"{argument}={short_repr(value)}: must be {' or '.join(map(repr, known))}.",
+        argument=argument,
+    )
+
+
+def _check_separator(answers_sep: object) -> str | None:
+    if answers_sep is None or (isinstance(answers_sep, str) and answers_sep):
+        return answers_sep
+    raise InputError(
+        f"answers_sep={short_repr(answers_sep)}: must be a non-empty string, such as ';', or None.",
+        argument="answers_sep",
+    )
+
+
+def _check_columns_argument(columns: object) -> dict[str, str]:
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping) or not all(
+        isinstance(one, str) for one in (*columns, *columns.values())
+    ):
+        raise InputError(
+            f"columns={short_repr(columns)}: must be a dictionary from field names to column names,"
+            " such as {'clean': 'prompt', 'corrupted': 'other'}.",
+            argument="columns",
+        )
+    for field, column in columns.items():
+        near = difflib.get_close_matches(field, FIELDS, n=1, cutoff=_MISSPELT)
+        if field not in FIELDS and near:
+            raise InputError(
+                f"columns={{{field!r}: {column!r}}}: is nearly the field {near[0]!r}. Write"
+                f" {near[0]!r}, or another name for a column that a metric reads.",
+                argument="columns",
+            )
+        if field not in FIELDS and column in FIELDS:
+            raise InputError(
+                f"columns={{{field!r}: {column!r}}}: {column!r} is a field. Write the field first,"
+                " then the column.",
+                argument="columns",
+            )
+    return dict(columns)
+
+
+def _find_origin(source: object, known: Collection[str], limit: int | None) -> _Origin:
+    is_read = column_filter(known)
     if isinstance(source, str) and source in PAIR_SAMPLES:
-        return _Origin(f"sample:{source}", source, True, lambda: sample_rows(source))
+        read_sample = lambda: RawData(sample_rows(source))  # noqa: E731
+        return _Origin(f"sample:{source}", source, True, read_sample)
     if is_table(source):
-        return _Origin(table_name(source), "pairs", False, lambda: table_rows(source))
+        read = lambda: read_table(source, limit, is_read)  # noqa: E731
+        return _Origin(table_name(source), "pairs", False, read)
     if not isinstance(source, str | os.PathLike) or not str(source).strip():
-        fix = "Give a list of dictionaries, a pandas frame, a datasets.Dataset, a file or the name of a sample."
+        kinds = "a list of dictionaries, a pandas frame, a datasets.Dataset, a file"
+        fix = f"Give {kinds} or the name of a sample."
         raise InputError(f"source={short_repr(source)}: no prompt pairs. {fix}", argument="source")
-    path = Path(os.path.expanduser(os.fspath(source)))  # noqa: PTH111 - Path raises for an unknown user
+    # Path.expanduser raises for an unknown user.
+    path = Path(os.path.expanduser(os.fspath(source)))  # noqa: PTH111
     suffix = file_extension(path)
-    if isinstance(source, str) and suffix not in EXTENSIONS and path.name == source and not path.exists():
-        fix = f"{did_you_mean(source, PAIR_SAMPLES)} For a file give its path ({', '.join(EXTENSIONS)})."
+    is_word = isinstance(source, str) and suffix not in EXTENSIONS and path.name == source
+    if is_word and not path.exists():
+        near = did_you_mean(str(source), PAIR_SAMPLES)
+        fix = f"{near} For a file give its path ({', '.join(EXTENSIONS)})."
         raise InputError(f"source={source!r}: no such file or sample. {fix}", argument="source")
-    return _Origin(f"file:{path.name}", file_stem(path), suffix in (".csv", ".tsv"), lambda: file_rows(path))
+    has_cells = suffix in (".csv", ".tsv")
+    read = lambda: read_file(path, known, is_read)  # noqa: E731
+    return _Origin(f"file:{path.name}", file_stem(path), has_cells, read)
 
 
-def _check_columns(rows: Rows) -> None:
+def _rename(rows: Rows, columns: Mapping[str, str], unread: Sequence[str]) -> Rows:
+    """Return rows with the names of fields; with ``columns=`` only the fields and named columns.
+
+    A column that differs from a field by case or blanks is the field.
+    """
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    for field, column in columns.items():
+        if column not in names:
+            raise DataError(
+                f"columns={{{field!r}: {column!r}}}: there is no column {column!r}, or it is empty."
+                f" {did_you_mean(column, (*names, *unread))}",
+                argument="columns",
+            )
+    sources: dict[str, str] = dict(columns)
+    for field in FIELDS:
+        near = [name for name in names if field_key(name) == field]
+        if field in names:
+            near = [field]
+        if field not in sources and len(near) == 1 and near[0] not in columns.values():
+            sources[field] = near[0]
+    if not columns:
+        taken = set(sources.values())
+        sources |= {name: name for name in names if name not in taken}
+    renamed: Rows = []
+    for row in rows:
+        own = {field: row[column] for field, column in sources.items() if column in row}
+        renamed.append(own)
+    return renamed
+
+
+def _check_rows(rows: Rows, extra: Sequence[str], unread: Sequence[str]) -> None:
     """Raise DataError if there is no row, or if a column is unknown or missing in all rows."""
     if not rows:
         raise DataError("There is no row. Give at least one pair.")
-    names = dict.fromkeys(name for row in rows for name in row)
-    unknown = next((name for name in names if name not in _COLUMNS), None)
-    if unknown is not None:
-        raise DataError(f"Unknown column {unknown!r}. {did_you_mean(unknown, _COLUMNS)} Rename or remove it.")
-    missing = next((name for name in _REQUIRED if name not in names), None)
-    if missing is not None:
-        raise DataError(f"Column {missing!r} is missing or empty. Rows need {' and '.join(_REQUIRED)}.")
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    names |= dict.fromkeys(unread)
+    for name in names:
+        if name not in FIELDS and name not in extra:
+            if len(names) == 1:
+                raise DataError(f"Unknown column {name!r}. {ONE_COLUMN}")
+            near = did_you_mean(name, FIELDS)
+            raise DataError(
+                f"Unknown column {name!r}. {near} Rename or remove it, or pass columns=, such as"
+                f" {{'clean': {name!r}}}."
+            )
+    missing = [name for name in _REQUIRED if name not in names]
+    if missing:
+        needed = " and ".join(_REQUIRED)
+        has = f" It has {join_words(names)}." if names else ""
+        raise DataError(f"Column {missing[0]!r} is missing or empty. Rows need {needed}.{has}")
 
 
-def _read_pairs(rows: Rows, origin: _Origin, name: str, limit: int | None) -> PairData:
+def _warn_of_ids(rows: Rows, columns: Mapping[str, str]) -> None:
+    """Warn if a column of numbers is read as text, but its name is that of token ids."""
+    for field in ("answer", "wrong"):
+        column = columns.get(field, field)
+        cells = [str(row[field]).strip() for row in rows if field in row]
+        if cells and _ID_COLUMN.search(column) and all(cell.isdecimal() for cell in cells):
+            warn(
+                f"{field}: the numbers of column {column!r}, such as {cells[0]}, are read as text."
+                " Pass numbers='ids', if they are token ids."
+            )
+
+
+def _read_pairs(
+    rows: Rows, origin: _Origin, options: _PairOptions, name: str, limit: int | None
+) -> PairData:
+    reader = CellReader(origin.has_cells, options.numbers, options.answers_sep)
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
     for number, row in enumerate(rows, start=1):
@@ -119,15 +356,31 @@ def _read_pairs(rows: Rows, origin: _Origin, name: str, limit: int | None) -> Pa
         pair_id = cell_text(row.get("id"), where, "id") or f"{number - 1:06d}"
         group = cell_text(row.get("group"), where, "group") or pair_id
         try:
-            pairs.append(_read_pair(row, pair_id, group, origin.cells))
+            pair = _read_pair(row, pair_id, group, reader, options.extra)
+            pairs.append(join_by_space(pair) if options.answer_space == ADD else pair)
         except RowDropped as why:
-            shown, question, answer = map(replace_bad_characters, (pair_id, _cell_repr(row, "clean"), _cell_repr(row, "answer")))
-            dropped.append(Dropped(shown, name, question, answer, why.reason, f"{where}: {replace_bad_characters(why.detail)}"))
-    ids = [pair.id for pair in pairs]
-    if repeated := next((one for one in ids if ids.count(one) > 1), None) if len(set(ids)) < len(ids) else None:
-        raise DataError(f"{ids.count(repeated)} rows have the id {repeated!r}. Give unique ids, or none.")
-    text = json.dumps([vars(pair) for pair in pairs], sort_keys=True, ensure_ascii=False)
-    return PairData(name, tuple(pairs), tuple(dropped), origin.label, hashlib.sha256(text.encode("utf8")).hexdigest(), limit)
+            dropped.append(
+                Dropped(
+                    example_id=replace_bad_characters(pair_id),
+                    dataset=name,
+                    question=replace_bad_characters(_cell_repr(row, "clean")),
+                    answer=replace_bad_characters(_cell_repr(row, "answer")),
+                    reason=why.reason,
+                    detail=f"{where}: {replace_bad_characters(why.detail)}",
+                )
+            )
+    for repeated, n in Counter(pair.id for pair in pairs).items():
+        if n > 1:
+            raise DataError(f"{n} rows have the id {repeated!r}. Give unique ids, or none.")
+    text = json.dumps([content_of(pair) for pair in pairs], sort_keys=True, ensure_ascii=False)
+    return PairData(
+        name=name,
+        pairs=tuple(pairs),
+        dropped=tuple(dropped),
+        source=origin.label,
+        sha256=hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest(),
+        limit=limit,
+    )
 
 
 def _cell_repr(row: Mapping[str, Any], column: str) -> str:
@@ -135,79 +388,47 @@ def _cell_repr(row: Mapping[str, Any], column: str) -> str:
     return value if isinstance(value, str) else "" if value is None else short_repr(value)
 
 
-def _read_pair(row: Mapping[str, Any], pair_id: str, group: str, cells: bool) -> PromptPair:
+def _read_pair(
+    row: Mapping[str, Any], pair_id: str, group: str, reader: CellReader, extra: Sequence[str]
+) -> PromptPair:
     """Return a row as a pair; raise RowDropped if a cell cannot be used."""
-    texts = {name: _read_text(row.get(name), name, cells) for name in _COLUMNS[:4]}
-    empty = next((name for name in _REQUIRED if texts[name] is None or not _strip(texts[name])), None)
-    if empty is not None:
-        raise RowDropped("empty_cell", f"{empty} is empty")
-    empty = next((name for name, text in texts.items() if text is not None and not _strip(text)), None)
-    if empty is not None:
-        raise RowDropped("empty_answer", f"{empty} is empty. Leave it out, or give white space as token ids")
-    clean, corrupted, answer, wrong = texts.values()
+    clean = reader.read_prompt(row.get("clean"), "clean")
+    corrupted = reader.read_prompt(row.get("corrupted"), "corrupted")
+    answer = reader.read_answer(row.get("answer"), "answer")
+    wrong = reader.read_answer(row.get("wrong"), "wrong")
+    for name, text in (("clean", clean), ("corrupted", corrupted)):
+        if not strip_text(text):
+            raise RowDropped("empty_cell", f"{name} is empty")
+    for name, text in (("answer", answer), ("wrong", wrong)):
+        if text is not None and not isinstance(text, AnyOf) and not strip_text(text):
+            raise RowDropped(
+                "empty_answer", f"{name} is empty. Leave it out, or give white space as token ids"
+            )
     assert clean is not None and corrupted is not None  # checked above
-    segments, alignment = _read_segments(row.get("segments"), cells), _read_alignment(row.get("alignment"))
-    named = " ".join(text for name, both in segments.items() for text in (name, *both) if isinstance(text, str))
-    fields = {"id": pair_id, "group": group, **texts, "segments": named}
-    if bad := find_bad_character({name: text for name, text in fields.items() if isinstance(text, str)}):
+    segments = reader.read_segments(row.get("segments"))
+    alignment = read_alignment(row.get("alignment"))
+    named: list[object] = []
+    for name, both in segments.items():
+        named += [name, *both]
+    own = {name: row.get(name) for name in extra}
+    template = cell_text(row.get("template"), f"pair {pair_id!r}", "template") or None
+    fields = {"id": pair_id, "group": group, "clean": clean, "corrupted": corrupted, **own}
+    fields["template"] = template
+    written = {name: text for name, text in fields.items() if isinstance(text, str)}
+    for name, given in (("answer", answer), ("wrong", wrong)):
+        written[name] = "".join(one for one in list_answers(given) if isinstance(one, str))
+    written["segments"] = " ".join(text for text in named if isinstance(text, str))
+    if bad := find_bad_character(written):
         raise RowDropped(*bad)
-    return PromptPair(pair_id, group, clean, corrupted, answer, wrong, segments, alignment)
-
-
-def _strip(text: TokenText | None) -> object:
-    return text.strip() if isinstance(text, str) else text
-
-
-def _read_text(value: object, column: str, cells: bool) -> TokenText | None:
-    """Return a text, token ids, or None for a missing cell."""
-    if value is None or value == "":
-        return None
-    if cells and isinstance(value, str) and _IDS.fullmatch(value):
-        value = json.loads(value)
-    if isinstance(value, list) and all(type(one) is int for one in value):
-        return tuple(value)
-    if isinstance(value, str):
-        return value
-    raise RowDropped("bad_cell", f"{column}={short_repr(value)} is neither text nor a list of token ids")
-
-
-def _unpack(value: object, reason: str) -> object:
-    """Return the value of a JSON text; other values as they are."""
-    if not isinstance(value, str) or not value.strip():
-        return value or None
-    try:
-        return load_json(value, "cell")
-    except (json.JSONDecodeError, DataError) as why:
-        raise RowDropped(reason, f"{short_repr(value)} is no JSON") from why
-
-
-def _read_segments(value: object, cells: bool) -> dict[str, tuple[TokenText, TokenText]]:
-    given = _unpack(value, "bad_segments")
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise RowDropped("bad_segments", f"{short_repr(given)} is no object: name -> text, or name -> [clean text, corrupted text]")
-    found: dict[str, tuple[TokenText, TokenText]] = {}
-    for name, one in given.items():
-        if one is None:  # a struct of parquet has all names in every row
-            continue
-        if not name.strip() or _RESERVED.fullmatch(name):
-            raise RowDropped("bad_segments", f"{name!r} cannot name a segment")
-        both = one if isinstance(one, list) and len(one) == 2 and not all(type(i) is int for i in one) else [one, one]
-        clean, corrupted = (_read_text(part, f"segments[{name!r}]", cells) for part in both)
-        if not clean or not corrupted:
-            raise RowDropped("bad_segments", f"{name!r} is empty")
-        found[name] = clean, corrupted
-    return found
-
-
-def _read_alignment(value: object) -> tuple[tuple[int, int], ...] | None:
-    given = _unpack(value, "bad_alignment")
-    if given is None:
-        return None
-    ok = isinstance(given, list) and given and all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(p) is int for p in pair) for pair in given
-    )  # fmt: skip
-    if not ok:
-        raise RowDropped("bad_alignment", f"{short_repr(given)} is no list of [clean position, corrupted position]")
-    return tuple((a, b) for a, b in given)  # pyright: ignore[reportGeneralTypeIssues, reportAttributeAccessIssue]
+    return PromptPair(
+        id=pair_id,
+        group=group,
+        template=template,
+        clean=clean,
+        corrupted=corrupted,
+        answer=answer,
+        wrong=wrong,
+        segments=segments,
+        alignment=alignment,
+        extra=own,
+    )

@@ -1,4 +1,6 @@
-"""Clean and corrupted prompts: pairs as they are read, and tokenized pairs with their aligned positions."""
+"""Clean and corrupted prompts: pairs as they are read, and tokenized pairs with their aligned
+positions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import override
 
+from anchorlens.display import escape_hidden, list_counts
 from anchorlens.prompts.dataset import CountsDropped, Dropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 
@@ -17,33 +20,91 @@ TokenText: TypeAlias = str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class AnyOf:
+    """Alternative answers, of which any counts."""
+
+    answers: tuple[TokenText, ...]
+
+
+AnswerText: TypeAlias = TokenText | AnyOf
+"""Answer, or alternative answers."""
+
+
+def list_answers(answer: AnswerText | None) -> tuple[TokenText, ...]:
+    """Return the alternatives of an answer; one for an answer without, none for None."""
+    if isinstance(answer, AnyOf):
+        return answer.answers
+    return () if answer is None else (answer,)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PromptPair:
     """Clean and corrupted prompt, with the answer to the clean one and a wrong answer.
 
     Attributes:
         id: Unique name of the pair.
-        group: Resampling unit; the pair's id if the data give none.
+        group: Pairs of one group are always resampled together; the pair's id if the data give
+            none.
+        template: Template of the prompts; unit of resampling where the data name at least ten, and
+            of the control ``other_pair``. None if unknown.
         clean: Prompt that leads to the answer.
         corrupted: Changed prompt.
-        answer: Right continuation of the clean prompt, with its leading space if it has one. None without one.
-        wrong: Wrong continuation. None without one.
+        answer: Right continuation of the clean prompt, with its leading space if it has one. None
+            without one; several alternatives as :class:`AnyOf`.
+        wrong: Wrong continuation. None without one; several alternatives as :class:`AnyOf`.
         segments: Name -> the segment in the clean and in the corrupted prompt.
-        alignment: Paired (clean position, corrupted position) of tokens, BOS counted. If None, positions are paired by rule.
+        alignment: Paired (clean position, corrupted position) of tokens, BOS counted. If None,
+            positions are paired by rule.
+        extra: Name -> value of further columns, for metric functions that take the pair's row.
     """
 
     id: str
     group: str
+    template: str | None = None
     clean: TokenText
     corrupted: TokenText
-    answer: TokenText | None = None
-    wrong: TokenText | None = None
+    answer: AnswerText | None = None
+    wrong: AnswerText | None = None
     segments: Mapping[str, tuple[TokenText, TokenText]] = field(default_factory=dict)
     alignment: tuple[tuple[int, int], ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row that metric functions get: id, group, prompts, answers and further
+        columns.
+        """
+        names = ("clean", "corrupted", "answer", "wrong")
+        texts = {name: _plain(getattr(self, name)) for name in names}
+        return {"id": self.id, "group": self.group, **texts, **self.extra}
 
 
-@dataclass(frozen=True)
+def content_of(pair: PromptPair) -> dict[str, Any]:
+    """Return the content of a pair that its data set's hash covers; further columns only if there
+    are any.
+    """
+    content = {name: value for name, value in vars(pair).items() if name != "extra" or value}
+    for name, value in content.items():
+        if isinstance(value, AnyOf):
+            content[name] = {"any_of": value.answers}
+    return content
+
+
+def _plain(value: AnswerText | None) -> object:
+    """Return texts as they are, token ids and alternatives as lists."""
+    if isinstance(value, AnyOf):
+        return [_plain(one) for one in value.answers]
+    return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairData(CountsDropped):
     """Data set of prompt pairs, returned by :func:`anchorlens.load_pairs`.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> data = al.load_pairs("ioi-pairs", limit=2)
+        >>> len(data), data.pairs[0].answer
+        (2, ' John')
 
     Attributes:
         name: Name of the data set in outputs.
@@ -52,6 +113,8 @@ class PairData(CountsDropped):
         source: ``file:pairs.csv``, ``sample:ioi-pairs``, ``frame``, ``dataset`` or ``list``.
         sha256: Hash of the pairs.
         limit: Number of rows loaded. If None, all.
+        reading: Values of ``columns=``, ``answer_space=`` and ``numbers=`` that differ from their
+            defaults, and what was recognised: ``delimiter``, ``encoding`` and ``stream``.
     """
 
     name: str
@@ -60,31 +123,45 @@ class PairData(CountsDropped):
     source: str
     sha256: str
     limit: int | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __repr__(self) -> str:
-        reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
+        reasons = list_counts(self.dropped_counts)
         dropped = f"{len(self.dropped)}" + (f" ({reasons})" if reasons else "")
-        return f"PairData({self.name!r}: pairs {len(self)} | dropped {dropped} | source {self.source})"
+        facts = f"pairs {len(self)} | dropped {dropped} | source {self.source}"
+        return escape_hidden(f"PairData({self.name!r}: {facts})")
 
     def record(self) -> dict[str, Any]:
         """Return name, source, content hash and sizes for ``run.json``."""
         facts = {name: getattr(self, name) for name in ("name", "source", "sha256", "limit")}
+        if self.reading:
+            facts["reading"] = dict(self.reading)
         return {**facts, "seed": 0, "examples": len(self.pairs)}
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return one row per pair: ``id group clean corrupted answer wrong segments alignment``."""
+        """Return one row per pair: ``id group template clean corrupted answer wrong segments
+        alignment``; then columns for metrics.
+        """
         import pandas
 
-        columns = list(PromptPair.__dataclass_fields__)
-        return pandas.DataFrame([vars(pair) for pair in self.pairs], columns=columns)
+        columns = [name for name in PromptPair.__dataclass_fields__ if name != "extra"]
+        for pair in self.pairs[:1]:
+            columns += pair.extra
+        rows: list[dict[str, Any]] = []
+        for pair in self.pairs:
+            answers = {name: _with_list(getattr(pair, name)) for name in ("answer", "wrong")}
+            rows.append({**vars(pair), **answers, **pair.extra})
+        return pandas.DataFrame(rows, columns=columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairPrompt(TokenizedPrompt):
-    """Tokenized prompt of a pair; ``positions`` has ``pos:0``, ``pos:1``, ..., ``last`` and the named segments."""
+    """Tokenized prompt of a pair; ``positions`` has ``pos:0``, ``pos:1``, ..., ``last`` and the
+    named segments.
+    """
 
     text: str
     pair: PromptPair
@@ -93,19 +170,26 @@ class PairPrompt(TokenizedPrompt):
 
     @override
     def columns(self) -> dict[str, object]:
-        return {"question": self.text, "answer": self.answer_text, "wrong_answer": self.wrong_text, "text": self.text}
+        return {
+            "question": self.text,
+            "answer": self.answer_text,
+            "wrong_answer": self.wrong_text,
+            "text": self.text,
+        }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenizedPair:
     """Tokenized pair of prompts.
 
     Attributes:
         clean: Clean prompt, without the answer.
         corrupted: Corrupted prompt, without the answer.
-        answer: Token ids of the answer; empty without one.
-        wrong: Token ids of the wrong answer; empty without one.
+        answer: Token ids of the answer; empty without one. Of several alternatives the first
+            tokens, each once.
+        wrong: Token ids of the wrong answer, in the same way.
         alignment: Paired (clean position, corrupted position), in the order of the clean prompt.
+        any_of: Whether answer and wrong answer are first tokens of which any counts.
     """
 
     clean: PairPrompt
@@ -113,22 +197,40 @@ class TokenizedPair:
     answer: tuple[int, ...]
     wrong: tuple[int, ...]
     alignment: tuple[tuple[int, int], ...]
+    any_of: bool = False
 
     @property
     def unpaired(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Positions without a partner, of the clean and of the corrupted prompt."""
         clean, corrupted = zip(*self.alignment, strict=True)
+        in_clean = set(range(len(self.clean.ids)))
+        in_corrupted = set(range(len(self.corrupted.ids)))
         return (
-            tuple(p for p in range(len(self.clean.ids)) if p not in clean),
-            tuple(p for p in range(len(self.corrupted.ids)) if p not in corrupted),
+            tuple(sorted(in_clean.difference(clean))),
+            tuple(sorted(in_corrupted.difference(corrupted))),
         )
 
 
 def drop_pair(pair: PromptPair, dataset: str, reason: str, detail: str) -> Dropped:
     """Return the record of a pair that was left out."""
-    return Dropped(pair.id, dataset, as_text(pair.clean), as_text(pair.answer), reason, detail)
+    return Dropped(
+        example_id=pair.id,
+        dataset=dataset,
+        question=as_text(pair.clean),
+        answer=as_text(pair.answer),
+        reason=reason,
+        detail=detail,
+    )
 
 
-def as_text(given: TokenText | None) -> str:
-    """Return a text as it is, token ids as a list, and "" for None."""
+def _with_list(answer: AnswerText | None) -> object:
+    return _plain(answer) if isinstance(answer, AnyOf) else answer
+
+
+def as_text(given: AnswerText | None) -> str:
+    """Return a text as it is, token ids as a list, alternatives with "|" between them, and "" for
+    None.
+    """
+    if isinstance(given, AnyOf):
+        return " |".join(as_text(one) for one in given.answers)
     return given if isinstance(given, str) else "" if given is None else str(list(given))

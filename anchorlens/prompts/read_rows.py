@@ -1,27 +1,41 @@
 """Read raw rows from a file, a pandas frame, a ``datasets.Dataset`` or a list of dictionaries."""
 
-import codecs
-import csv
-import gzip
-import io
 import json
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anchorlens.display import join_words, one_line, short_repr
-from anchorlens.errors import DataError, did_you_mean
-from anchorlens.prompts.cells import load_json, plain_rows, unique_fields
-
-if TYPE_CHECKING:
-    import pyarrow
+from anchorlens.errors import DataError
+from anchorlens.prompts.cells import field_key, load_json, plain_rows, unique_fields
+from anchorlens.prompts.class_names import name_classes, read_features
+from anchorlens.prompts.decode_file import GZIP, decode, decompress, read_bytes
+from anchorlens.prompts.delimited import parse_table
 
 Rows = list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class RawData:
+    """Rows of a file or table.
+
+    Attributes:
+        rows: The rows, without empty fields.
+        reading: Properties of the source that were recognised and are recorded: ``delimiter`` and
+            ``encoding`` of a file, if they are not the format's, and ``stream``.
+        unread: Names of columns with values that were not decoded, because the schema does not name
+            them.
+    """
+
+    rows: Rows
+    reading: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+
 def is_table(value: object) -> bool:
-    """Return True if :func:`table_rows` reads or rejects a value."""
+    """Return True if :func:`read_table` reads or rejects a value."""
     return isinstance(value, Mapping | list | tuple) or (
         not isinstance(value, type) and (_is_frame(value) or hasattr(value, "column_names"))
     )
@@ -36,59 +50,102 @@ def table_name(table: object) -> str:
     return "list" if isinstance(table, list | tuple) else "frame" if _is_frame(table) else "dataset"
 
 
-def table_rows(table: Any) -> Rows:
-    """Read a pandas frame, a ``datasets.Dataset`` or a list of dictionaries."""
+def any_column(_name: str) -> bool:
+    """Return True, for tables of which every column is read."""
+    return True
+
+
+def column_filter(known: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that tells whether a column has one of these names, in any case."""
+    names = {name for name in known if isinstance(name, str)}
+    keys = {field_key(name) for name in names}
+    return lambda name: name in names or field_key(name) in keys
+
+
+def read_table(
+    table: Any, limit: int | None = None, is_read: Callable[[str], bool] = any_column
+) -> RawData:
+    """Read a pandas frame, a ``datasets.Dataset`` or a list of dictionaries.
+
+    Args:
+        table: The table.
+        limit: Number of rows that are read of a streamed data set, from the first.
+        is_read: Function of a column's name that selects the columns of a ``datasets.Dataset``.
+    """
+    if is_streamed(table):
+        return RawData(_read_stream(table, limit), {"stream": f"first {limit} rows"})
+    if isinstance(table, Mapping) or not hasattr(table, "select_columns"):
+        return RawData(_table_rows(table))
+    from anchorlens.prompts.arrow_columns import decode_table
+
+    selected = [name for name in table.column_names if is_read(name)]
+    arrow = table.select_columns(selected).with_format("arrow")[:]
+    rows = plain_rows(decode_table(arrow, "dataset"), "dataset")
+    unread = tuple(name for name in table.column_names if name not in selected)
+    return RawData(name_classes(rows, _features_of(table), "dataset"), unread=unread)
+
+
+def _table_rows(table: Any) -> Rows:
+    """Return the rows of a pandas frame or a list of dictionaries; refuse other tables."""
     if isinstance(table, Mapping):
         columns = any(isinstance(column, list | tuple) for column in table.values())
         fix = "Pass a list of rows, one dictionary per row" if columns else "Pass one of its splits"
         raise DataError(f"The table is a dictionary with the keys {join_words(table)}. {fix}.")
     if isinstance(table, list | tuple):
-        wrong = next((i for i, row in enumerate(table, start=1) if not isinstance(row, Mapping)), None)
-        if wrong is not None:
-            raise DataError(f"list, row {wrong} is {short_repr(table[wrong - 1])}. Pass a list of dictionaries.")
+        for number, row in enumerate(table, start=1):
+            if not isinstance(row, Mapping):
+                raise DataError(
+                    f"list, row {number} is {short_repr(row)}. Pass a list of dictionaries."
+                )
         return plain_rows(table, "list")
     if hasattr(table, "to_dicts"):
-        raise DataError(f"Cannot read rows from {short_repr(table)} of this library. Pass frame.to_dicts().")
+        raise DataError(
+            f"Cannot read rows from {short_repr(table)} of this library. Pass frame.to_dicts()."
+        )
     if _is_frame(table):
         unique_fields(((str(name), None) for name in table.columns), "frame")
         return plain_rows(table.to_dict("records"), "frame")
-    if not hasattr(table, "__len__"):
-        raise DataError("The data set is streamed. Pass a list of its rows, such as list(dataset.take(1000)).")
-    if hasattr(table, "to_list"):
-        return _with_class_names(_arrow_rows(table.with_format("arrow")[:], "dataset"), table.features or {})
-    raise DataError(f"Cannot read rows from {short_repr(table)}. Pass a pandas frame, a datasets.Dataset or a list of rows.")
+    raise DataError(
+        f"Cannot read rows from {short_repr(table)}."
+        " Pass a pandas frame, a datasets.Dataset or a list of rows."
+    )
 
 
-def _with_class_names(rows: Rows, features: Mapping[str, Any]) -> Rows:
-    """Replace the numbers of columns of the type ``ClassLabel`` by the names of their classes."""
-    names = {column: kind.names for column, kind in features.items() if type(kind).__name__ == "ClassLabel"}
-    return [{column: names[column][cell] if column in names and cell >= 0 else cell for column, cell in row.items()} for row in rows]
+def is_streamed(table: object) -> bool:
+    """Return whether a data set is read row by row, without a known length."""
+    return hasattr(table, "column_names") and not hasattr(table, "__len__")
 
 
-def _arrow_rows(table: "pyarrow.Table", source: str) -> Rows:
-    """Return the rows of a table of pyarrow."""
-    import pyarrow
-
-    columns = unique_fields(zip(table.column_names, table.columns, strict=True), source)
-    for name, column in columns.items():
-        try:
-            column.validate(full=True)
-            columns[name] = column.to_pylist()
-        except (pyarrow.ArrowException, ValueError, OverflowError, LookupError) as error:
-            raise DataError(f"{source}: column {short_repr(name)} cannot be read ({one_line(error)}). Write it as text.") from error
-    return plain_rows((dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)), source)
-
-
-def _parse_parquet(content: bytes, source: str) -> Rows:
-    import pyarrow
-    import pyarrow.parquet
-
+def _read_stream(table: Any, limit: int | None) -> Rows:
+    """Return the first ``limit`` rows of a streamed data set."""
+    if limit is None:
+        raise DataError(
+            "The data set is streamed. Pass limit= to read its first rows, or a list of rows, such"
+            " as list(dataset.take(1000))."
+        )
     try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
-        table = file.read()
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{source} is not a readable parquet file ({one_line(error)}).") from error
-    return _arrow_rows(table, source)
+        rows = plain_rows(islice(table, limit), "dataset")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"The data set cannot be streamed ({one_line(error)}). Download it, or pass a local"
+            " file."
+        ) from error
+    return name_classes(rows, _features_of(table), "dataset")
+
+
+def _features_of(table: Any) -> object:
+    """Return the types of the columns of a data set as plain values; None if they are not known."""
+    features = getattr(table, "features", None)
+    return None if features is None else features.to_dict()
+
+
+def _parse_parquet(content: bytes, source: str, is_read: Callable[[str], bool]) -> RawData:
+    from anchorlens.prompts.arrow_columns import decode_table, read_parquet
+
+    table, unread = read_parquet(content, source, is_read)
+    rows = plain_rows(decode_table(table, source), source)
+    features = read_features(table.schema.metadata)
+    return RawData(name_classes(rows, features, source), unread=unread)
 
 
 def parse_jsonl(text: str, source: str) -> Rows:
@@ -104,7 +161,10 @@ def parse_jsonl(text: str, source: str) -> Rows:
                 raise DataError(f"{source}: {problem}. Write one object per line.") from error
             if not isinstance(rows[-1], dict):
                 kind = type(rows[-1]).__name__
-                raise DataError(f"{source}: line {number} is a {kind}, not an object. Write one object per line.")
+                raise DataError(
+                    f"{source}: line {number} is a {kind}, not an object."
+                    " Write one object per line, or name a file with one list .json."
+                )
     return rows
 
 
@@ -112,97 +172,34 @@ def _parse_json(text: str, source: str) -> Rows:
     try:
         value = load_json(text, source)
     except json.JSONDecodeError as error:
-        hint = " If it has one object per line, name the file .jsonl." if error.msg == "Extra data" else ""
-        raise DataError(f"{source}: bad JSON at line {error.lineno}, column {error.colno} ({error.msg}).{hint}") from error
+        place = f"line {error.lineno}, column {error.colno}"
+        message = f"{source}: bad JSON at {place} ({error.msg})."
+        if error.msg == "Extra data":
+            message += " If it has one object per line, name the file .jsonl."
+        raise DataError(message) from error
     rows = value.get("data", value.get("Data")) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{source} must contain a list of objects, or an object with such a list under 'data'.")
-    return rows
-
-
-def _header(text: str, delimiter: str) -> list[str]:
-    """Return the cells of the first line that is not empty; none if it cannot be read with this delimiter."""
-    try:
-        return next(filter(None, _reader(text, delimiter)), [])
-    except csv.Error:
-        return []
-
-
-def _reader(text: str, delimiter: str) -> Any:
-    # newline="" preserves line ends inside quoted cells; splitlines() would also split at characters such as U+2028.
-    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-
-
-def _find_delimiter(text: str, usual: str) -> tuple[str, str]:
-    """Return a table without Excel's line ``sep=;``, and its delimiter.
-
-    The header decides: if it has one column with the usual delimiter of the format, and several with one other alone, that is it.
-    """
-    first, _, rest = text.partition("\n")
-    line = first.strip()
-    if len(line) == len("sep=,") and line.lower().startswith("sep="):
-        return f"\n{rest}", line[-1]  # an empty line, so that errors name the lines of the file
-    others = [one for one in DELIMITERS if one != usual and len(_header(text, one)) > 1]
-    return text, others[0] if len(_header(text, usual)) == 1 and len(others) == 1 else usual
-
-
-def parse_table(text: str, source: str, usual: str) -> Rows:
-    """Parse a csv or tsv text; empty cells are missing fields, and columns without a name are not read.
-
-    Args:
-        text: Content of the file.
-        source: Name of the file, for errors.
-        usual: Delimiter, unless a line ``sep=;`` or the header names another one.
-    """
-    text, delimiter = _find_delimiter(text, usual)
-    reader = _reader(text, delimiter)
-    rows: Rows = []
-    try:
-        header = next(filter(None, reader), [])
-        unique_fields(((name, None) for name in header if name), source)
-        for cells in filter(None, reader):
-            if len(cells) != len(header):
-                fix = f"Quote cells that contain {delimiter!r} or a line break"
-                raise DataError(
-                    f"{source}: line {reader.line_num} has {len(cells)} cells, but the header has {len(header)} columns. {fix}."
-                )
-            rows.append({name: cell for name, cell in zip(header, cells, strict=True) if name and cell})
-    except csv.Error as error:
-        fix = 'Quote the cell, and double the quotation marks in it ("")'
-        raise DataError(f"{source}: line {reader.line_num} cannot be read ({one_line(error)}). {fix}.") from error
-    return rows
-
-
-DELIMITERS = (",", ";", "\t", "|")
-"""Delimiters of tables."""
-_TEXT_PARSERS: dict[str, Callable[[str, str], Rows]] = {
-    ".jsonl": parse_jsonl,
-    ".json": _parse_json,
-    ".csv": lambda text, source: parse_table(text, source, ","),
-    ".tsv": lambda text, source: parse_table(text, source, "\t"),
-}
-EXTENSIONS = (*_TEXT_PARSERS, ".parquet")
-"""Extensions of data files; ``.gz`` may follow."""
-_GZIP = ".gz"
-# Most bytes of a file without its compression: a small file can hold any number of them.
-_MOST_BYTES = 4 << 30
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return the content of a file; raise DataError if it cannot be read."""
-    shown = one_line(path)
-    try:
-        if path.is_dir():
-            raise DataError(f"{shown} is a directory. Pass one file ({', '.join(EXTENSIONS)}).")
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        near = [other.name for other in path.parent.iterdir() if other.suffix in EXTENSIONS] if path.parent.is_dir() else []
-        fix = did_you_mean(path.name, map(one_line, near)) if near else "Check the path."
-        raise DataError(f"No such file: {shown}. {fix}") from error
-    except (OSError, ValueError) as error:  # ValueError: a null character or half of a character
         raise DataError(
-            f"{shown} cannot be read ({getattr(error, 'strerror', None) or one_line(error)}). Check the path."
-        ) from error
+            f"{source} must contain a list of objects, or an object with such a list under 'data'."
+        )
+    return rows
+
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_TEXT_PARSERS: dict[str, Callable[[str, str], Rows]] = {".jsonl": parse_jsonl, ".json": _parse_json}
+EXTENSIONS = (*_TEXT_PARSERS, *_DELIMITERS, ".parquet")
+"""Extensions of data files; ``.gz`` may follow."""
+# Extension of another kind of file -> cure.
+_OTHER_FILES = {
+    ".txt": "If its columns are separated by tabs, as Excel's Unicode text, name it .tsv",
+    ".xlsx": "Save the sheet as csv",
+    ".xls": "Save the sheet as csv",
+    ".ods": "Save the sheet as csv",
+    ".zip": "Unpack it",
+    ".bz2": "Unpack it, or compress it by gzip",
+    ".xz": "Unpack it, or compress it by gzip",
+    ".zst": "Unpack it, or compress it by gzip",
+}
 
 
 def file_stem(path: Path) -> str:
@@ -211,49 +208,61 @@ def file_stem(path: Path) -> str:
 
 
 def file_extension(path: Path) -> str:
-    """Return the extension that selects the format, in lower case: ``.jsonl`` of ``popqa.jsonl.gz``."""
+    """Return the extension that selects the format, in lower case: ``.jsonl`` of
+    ``popqa.jsonl.gz``.
+    """
     return Path(_without_gzip(path.name)).suffix.lower()
 
 
 def _without_gzip(name: str) -> str:
-    return name[: -len(_GZIP)] if name.lower().endswith(_GZIP) else name
+    return name[: -len(GZIP)] if name.lower().endswith(GZIP) else name
 
 
-def _decompress(content: bytes, name: str) -> bytes:
-    """Return the content of a gzip file. Raise DataError if it is damaged or has more than :data:`_MOST_BYTES`."""
+def read_file(
+    path: Path, known: Collection[str] = (), is_read: Callable[[str], bool] = any_column
+) -> RawData:
+    """Read a local jsonl, json, csv, tsv or parquet file, selected by its extension; each may be
+    compressed (``.csv.gz``).
+
+    Args:
+        path: Path of the file.
+        known: Names of columns, by which the delimiter of a csv or tsv file is recognised.
+        is_read: Function of a column's name that selects the columns of a parquet file.
+    """
     try:
-        with gzip.open(io.BytesIO(content)) as file:
-            found = file.read(_MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{name} is not a readable gzip file ({one_line(error)}). Copy it again.") from error
-    if len(found) > _MOST_BYTES:
-        raise DataError(f"{name} has more than {_MOST_BYTES >> 30} GiB without compression. Unpack it, and keep the rows you need.")
-    return found
+        return _read_file(path, known, is_read)
+    except MemoryError as error:
+        raise DataError(
+            f"{one_line(path)} does not fit into the free memory. Keep the rows and columns that"
+            " you need, or free memory."
+        ) from error
 
 
-def _decode(content: bytes, name: str) -> str:
-    """Return a text in UTF-8, or in UTF-16 with a byte order mark, as Excel's "Unicode text" has it."""
-    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        kind = "UTF-16" if is_utf16 else "UTF-8"
-        raise DataError(f"{name} is not {kind} (byte {error.start}). Save it as UTF-8.") from error
-    if text[1:2] == "\0":
-        raise DataError(f"{name} has null characters, as UTF-16 without a byte order mark. Save it as UTF-8.")
-    return text
-
-
-def file_rows(path: Path) -> Rows:
-    """Read a local jsonl, json, csv, tsv or parquet file, selected by its extension; each may be compressed (``.csv.gz``)."""
-    content, extension, name = _read_bytes(path), file_extension(path), one_line(path.name)
+def _read_file(path: Path, known: Collection[str], is_read: Callable[[str], bool]) -> RawData:
+    content = read_bytes(path, EXTENSIONS)
+    extension = file_extension(path)
+    name = one_line(path.name)
     if extension not in EXTENSIONS:
-        raise DataError(f"{name}: the extension {path.suffix!r} is not supported. Pass one of {', '.join(EXTENSIONS)}.")
-    if path.name.lower().endswith(_GZIP):
-        content = _decompress(content, name)
+        fix = _OTHER_FILES.get(extension, "")
+        raise DataError(
+            f"{name}: the extension {path.suffix!r} is not supported."
+            f" Pass one of {', '.join(EXTENSIONS)}.{f' {fix}.' if fix else ''}"
+        )
+    if path.name.lower().endswith(GZIP):
+        content = decompress(content, name)
     if not content:
         raise DataError(f"{name} is empty. It needs at least one row.")
     if extension == ".parquet":
-        return _parse_parquet(content, name)
-    text = _decode(content, name)
-    return plain_rows(_TEXT_PARSERS[extension](text, name), name)
+        return _parse_parquet(content, name, is_read)
+    text, encoding = decode(content, name)
+    reading: dict[str, str] = {}
+    if encoding != "utf-8":
+        reading["encoding"] = encoding
+    if extension in _TEXT_PARSERS:
+        rows = _TEXT_PARSERS[extension](text, name)
+    else:
+        usual = _DELIMITERS[extension]
+        rows, delimiter = parse_table(text, name, usual, known)
+        if delimiter != usual:
+            reading["delimiter"] = delimiter
+    return RawData(plain_rows(rows, name), reading)

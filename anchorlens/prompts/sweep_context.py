@@ -8,9 +8,13 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.dataset import Dropped, PromptDataset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepContext:
-    """Context of a sweep; ``prefix``: tokens that all inputs begin with, ``token_text``: token id -> text."""
+    """Data, model and prompt of a sweep, as a protocol prepares its inputs from them.
+
+    ``prefix`` holds the tokens that all inputs begin with; ``token_text`` maps a token id to its
+    text.
+    """
 
     adapter: Adapter
     model_name: str

@@ -10,13 +10,17 @@ class TokenizedPrompt:
 
     Attributes:
         id: Unique name of the input within its data set.
-        group: Resampling unit; inputs of one group (a question, a prompt pair) are resampled together.
+        group: Question or prompt pair; inputs of one group are always resampled together.
+        cluster: Relation or template of the group, whose groups are resampled together where there
+            are at least ten; empty if unknown.
         ids: Token ids, with BOS if the tokenizer adds it.
-        positions: Name ("exact_question", "subject", "pos:17", ...) -> token positions, in pairing order.
+        positions: Name ("exact_question", "subject", "pos:17", ...) -> token positions, in pairing
+            order.
     """
 
     id: str
     group: str
+    cluster: str = ""
     ids: tuple[int, ...]
     positions: Mapping[str, tuple[int, ...]]
 

@@ -1,9 +1,11 @@
 """The interfaces of a protocol: `Measurement`, `Recheckable` and `Analysis`.
 
-A protocol is a folder with three modules. `spec.py` has the specification. `measurement.py` has a `Measurement`: intervention and
-readout. `analysis.py` has an `Analysis`: curves, contrasts and findings from the samples, without a model and without torch.
-A measurement that is also `Recheckable` is spot-checked during the sweep and can be verified from its run directory.
-Progress, memory, shards, spot checks, record, files and command line are shared by all protocols (`running/`).
+A protocol is a folder with three modules. `spec.py` has the specification. `measurement.py` has a
+`Measurement`: intervention and readout. `analysis.py` has an `Analysis`: curves, contrasts and
+findings from the samples, without a model and without torch. A measurement that is also
+`Recheckable` is spot-checked during the sweep and can be verified from its run directory. Progress,
+memory, shards, spot checks, record, files and command line are shared by all protocols
+(`running/`).
 """
 
 from abc import ABC, abstractmethod
@@ -19,18 +21,19 @@ import torch
 
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
+from anchorlens.measure.budget import SweepPlan
+from anchorlens.measure.oom_splitting import OomSplitter, Unit
+from anchorlens.measure.patch_plan import SHARD_FLOPS
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
-from anchorlens.protocols.oom_splitting import OomSplitter, Unit
-from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.tables import InputTable
 
 # FLOPs of a shard, and the largest number of shards.
-_SHARD_FLOP, _MOST_SHARDS = 1e12, 1000
+_SHARD_FLOP, _MOST_SHARDS = SHARD_FLOPS, 1000
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,12 @@ class SweepInputs(ABC):
 
     @property
     def all_probes(self) -> Mapping[str, Any]:
-        """Name -> fitted probes: ``none`` for the probes that are read, other names for placebos."""
+        """Name -> fitted probes: ``none`` for the probes that are read, other names for
+        placebos.
+        """
         return {}
 
-    def empty_message(self, spec: Any) -> str:  # noqa: ARG002
+    def empty_message(self, spec: Any) -> str:
         """Return the error message for a sweep in which no cell can be measured."""
         return "No cell can be measured: no change reaches the readout."
 
@@ -81,7 +86,8 @@ class Plan:
         cost: Predicted cost, passed to ``on_plan`` before measuring.
         unit_name: Unit of the progress bar.
         device: Device of the model.
-        before: Work of :meth:`Measurement.fit`, before the first unit, on the scale of ``unit.work``.
+        before: Work of :meth:`Measurement.fit`, before the first unit, on the scale of
+            ``unit.work``.
     """
 
     units: tuple[Any, ...]
@@ -97,7 +103,9 @@ class Plan:
 
     @cached_property
     def shards(self) -> tuple[tuple[Any, ...], ...]:
-        """Groups of consecutive units that are stored together, of about 1e12 FLOPs or more; at most about 1,000 groups."""
+        """Groups of consecutive units that are stored together, of about 1e12 FLOPs or more; at
+        most about 1,000 groups.
+        """
         least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
         total = sum(unit.work for unit in self.units) or 1.0
         shards: list[list[Any]] = [[]]
@@ -156,22 +164,35 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
     def plan(self, engine: Engine, inputs: InputsT, spec: SpecT) -> Plan:
         """Pack the work into units that fit into memory and predict their cost."""
 
-    def fit(self, engine: Engine, inputs: InputsT, spec: SpecT, plan: Plan, on_work: OnWork) -> InputsT:  # noqa: ARG002
+    def fit(
+        self, engine: Engine, inputs: InputsT, spec: SpecT, plan: Plan, on_work: OnWork
+    ) -> InputsT:
         """Fit truth probes before the first unit, on rows that are not measured."""
         return inputs
 
     @abstractmethod
-    def measure(self, engine: Engine, inputs: InputsT, spec: SpecT, unit: Any, on_work: OnWork) -> pd.DataFrame:
+    def measure(
+        self, engine: Engine, inputs: InputsT, spec: SpecT, unit: Any, on_work: OnWork
+    ) -> pd.DataFrame:
         """Measure one unit and return its rows of ``samples.parquet``, without constant columns."""
 
-    def prepare_again(self, context: ContextT, spec: SpecT, stored: StoredInputs) -> InputsT:  # noqa: ARG002
-        """Build the inputs of a saved sweep from its data set, with its stored probes in place of fitted ones."""
+    def prepare_again(self, context: ContextT, spec: SpecT, stored: StoredInputs) -> InputsT:
+        """Build the inputs of a saved sweep from its data set, with its stored probes in place of
+        fitted ones.
+        """
         return self.prepare(context, spec)
 
     def record_again(
-        self, adapter: Adapter, inputs: InputsT, spec: SpecT, stored: StoredInputs, rows: Collection[str]  # noqa: ARG002
-    ) -> dict[str, Any]:  # fmt: skip
-        """Compute entries of the record of a saved sweep again; ``rows``: ids of the rows that may be measured for it."""
+        self,
+        adapter: Adapter,
+        inputs: InputsT,
+        spec: SpecT,
+        stored: StoredInputs,
+        rows: Collection[str],
+    ) -> dict[str, Any]:
+        """Compute entries of the record of a saved sweep again; ``rows``: ids of the rows that may
+        be measured for it.
+        """
         return {}
 
 
@@ -179,12 +200,20 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
 class Recheckable(Protocol):
     """Interface of a measurement whose cells can be measured again by the reference engine."""
 
-    def remeasure(self, reference: ReferenceEngine, inputs: Any, spec: Any, samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    def remeasure(
+        self,
+        reference: ReferenceEngine,
+        inputs: Any,
+        spec: Any,
+        samples: Sequence[Mapping[str, Any]],
+    ) -> pd.DataFrame:
         """Measure rows of the samples again; the result may contain further rows."""
         ...
 
     def list_cells(self, engine: Engine, inputs: Any, spec: Any) -> pd.DataFrame:
-        """Return one row per sample of the sweep without its values: its key, and columns that follow from the inputs alone."""
+        """Return one row per sample of the sweep without its values: its key, and columns that
+        follow from the inputs alone.
+        """
         ...
 
     def from_run(self, adapter: Adapter, spec: Any, stored: StoredInputs) -> Any:
@@ -198,10 +227,16 @@ class Recheckable(Protocol):
 
 @runtime_checkable
 class StepMetrics(Protocol):
-    """Interface of a measurement whose metric may be any function of the logits, also one that moves in steps."""
+    """Interface of a measurement whose metric may be any function of the logits, also one that
+    moves in steps.
+    """
 
-    def differs_by_rounding(self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any], allowed: float) -> bool:
-        """Return whether a cell's values differ from a full forward pass by rounding; differences up to ``allowed`` are none."""
+    def differs_by_rounding(
+        self, adapter: Adapter, inputs: Any, spec: Any, cell: Mapping[str, Any], allowed: float
+    ) -> bool:
+        """Return whether a cell's values differ from a full forward pass by rounding; differences
+        up to ``allowed`` are none.
+        """
         ...
 
 
@@ -209,9 +244,21 @@ class StepMetrics(Protocol):
 class KnownCells(Protocol):
     """Interface of a measurement in which the values of some cells follow by construction."""
 
-    def values_beforehand(self, inputs: Any, spec: Any, samples: pd.DataFrame) -> npt.NDArray[np.float64]:
+    def values_beforehand(
+        self, inputs: Any, spec: Any, samples: pd.DataFrame
+    ) -> npt.NDArray[np.float64]:
         """Return the value after the intervention where it is known beforehand; NaN elsewhere."""
         ...
 
 
-__all__ = ["KnownCells", "Measurement", "OnWork", "Plan", "Recheckable", "StepMetrics", "SweepContext", "SweepInputs", "Unit"]
+__all__ = [
+    "KnownCells",
+    "Measurement",
+    "OnWork",
+    "Plan",
+    "Recheckable",
+    "StepMetrics",
+    "SweepContext",
+    "SweepInputs",
+    "Unit",
+]

@@ -1,7 +1,7 @@
 """Registry of protocols. To add one, make a folder beside this file and a line below.
 
-The folder ``NAME`` has ``spec.py`` with the specification (light imports, for ``--help``), ``analysis.py`` with ``ANALYSIS``
-(no torch) and ``measurement.py`` with ``MEASUREMENT``.
+The folder ``NAME`` has ``spec.py`` with the specification (light imports, for ``--help``),
+``analysis.py`` with ``ANALYSIS`` (no torch) and ``measurement.py`` with ``MEASUREMENT``.
 """
 
 from importlib import import_module
@@ -18,7 +18,9 @@ PROTOCOLS = {
     "swap": "Swap activations at an anchor with a donor's, read the answer's probability",
     "knockout": "Cut attention from the question, read a truth probe, split into pathways",
     "patch_tokens": "Replace the exact question tokens, keep the answer, read a truth probe",
-    "patch": "Patch activations of a clean prompt into a corrupted one, by position, segment or head",
+    "patch": (
+        "Patch activations of a clean prompt into a corrupted one, by position, segment or head"
+    ),
     "answer_only": "Remove the question, keep the answer, read a truth probe by pathway",
 }
 """Name of the protocol -> description."""

@@ -51,7 +51,10 @@ class StoredInputs:
     def donor_ids(self) -> dict[str, list[str]]:
         """Base row -> ids of its donors, in order."""
         base = self.result.examples(all_columns=True).query("role == 'base'")
-        return {str(name): [str(one) for one in ids] for name, ids in zip(base["example_id"], base["donor_ids"], strict=True)}
+        donor_ids: dict[str, list[str]] = {}
+        for name, ids in zip(base["example_id"], base["donor_ids"], strict=True):
+            donor_ids[str(name)] = list(map(str, ids))
+        return donor_ids
 
     def row(self, role: str, name: str) -> TokenRow:
         """Return one input.
@@ -64,7 +67,8 @@ class StoredInputs:
         return self.rows[role, name]
 
     def fields(self, role: str, name: str) -> dict[str, Any]:
-        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of an input.
+        """Return the fields of the :class:`~anchorlens.prompts.tokenized_prompt.TokenizedPrompt` of
+        an input.
 
         Raises:
             RunError: If the run directory lacks the input.
@@ -79,34 +83,51 @@ class StoredInputs:
 
 
 def _lacking(role: str, name: str) -> RunError:
-    return RunError(f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again.")
+    return RunError(
+        f"examples.parquet lacks the {role} row {name!r}, so its cells cannot be measured again."
+    )
 
 
 class _StoredPositions(dict[str, tuple[int, ...]]):
     """Named positions of a stored input; a name that it lacks is an error of the run."""
 
     def __init__(self, row_id: str, text: str, n_tokens: int) -> None:
-        super().__init__((name, tuple(where)) for name, where in parse_positions(row_id, text, n_tokens).items())
+        positions = parse_positions(row_id, text, n_tokens)
+        super().__init__((name, tuple(where)) for name, where in positions.items())
         self.row_id = row_id
 
     def __missing__(self, name: str) -> NoReturn:
-        raise RunError(f"examples.parquet is damaged: example_id={self.row_id!r}: positions lack {name!r}. Make the run again.")
+        raise RunError(
+            f"examples.parquet is damaged: example_id={self.row_id!r}: positions lack {name!r}."
+            " Make the run again."
+        )
 
 
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "id": str(record["example_id"]), "group": str(record["question_id"]), "ids": tuple(map(int, record["token_ids"])),
-        "positions": _StoredPositions(record["example_id"], record["positions"], len(record["token_ids"])),
-    }  # fmt: skip
+        "id": str(record["example_id"]),
+        "group": str(record["question_id"]),
+        "cluster": str(record["cluster"]),
+        "ids": tuple(map(int, record["token_ids"])),
+        "positions": _StoredPositions(
+            record["example_id"], record["positions"], len(record["token_ids"])
+        ),
+    }
 
 
 def _row(record: Mapping[str, Any]) -> TokenRow:
     """Return an input with the fields that measurements read; spans and aliases are empty."""
-    answer, empty = str(record["answer"]), Span(0, 0)
+    answer = str(record["answer"])
+    empty = Span(0, 0)
     example = Example(
-        str(record["example_id"]), str(record["question_id"]), str(record["dataset"]), str(record["question"]), (answer,), empty,
-        empty,
-    )  # fmt: skip
+        example_id=str(record["example_id"]),
+        question_id=str(record["question_id"]),
+        dataset=str(record["dataset"]),
+        question=str(record["question"]),
+        answers=(answer,),
+        subject=empty,
+        property=empty,
+    )
     given = Answer(answer, Span(0, len(answer)), label=int(record["label"]))
     fields = _fields(record)
     last = fields["positions"].get("prompt_last", (-1,))
@@ -114,5 +135,10 @@ def _row(record: Mapping[str, Any]) -> TokenRow:
         problem = f"example_id={fields['id']!r}: prompt_last has {len(last)} positions, not one"
         raise RunError(f"examples.parquet is damaged: {problem}. Make the run again.")
     return TokenRow(
-        **fields, example=example, text=str(record["text"]), question=example.question, answer=given, prompt_length=last[0] + 1
+        **fields,
+        example=example,
+        text=str(record["text"]),
+        question=example.question,
+        answer=given,
+        prompt_length=last[0] + 1,
     )

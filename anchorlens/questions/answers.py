@@ -1,4 +1,6 @@
-"""Type of the answer of a question, by which donors and false answers are matched if there is no relation."""
+"""Type of the answer of a question, by which donors and false answers are matched if there is no
+relation.
+"""
 
 import re
 
@@ -12,14 +14,21 @@ _MONTH = re.compile(
     r"|monday|tuesday|wednesday|thursday|friday|saturday|sunday|century)\b"
 )
 _NUMBER_WORD = re.compile(
-    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|thirty|fou?rty|fifty|sixty|seventy"
-    r"|eighty|ninety|hundred|thousand|million|billion|dozen|once|twice|none|half)\b"
+    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty"
+    r"|thirty|fou?rty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|dozen"
+    r"|once|twice|none|half)\b"
 )
-_ASKS_YEAR = re.compile(r"\bwhen(?:'?s)?\b|\b(?:what|which) (?:year|date|decade|century|month)\b|\byear\b.{0,20}\bwhat\b")
-_ASKS_NUMBER = re.compile(r"\bhow (?:many|much|old|long|tall|far|high|often|deep|big|large)\b|\bwhat (?:number|percentage)\b")
+_ASKS_YEAR = re.compile(
+    r"\bwhen(?:'?s)?\b|\b(?:what|which) (?:year|date|decade|century|month)\b"
+    r"|\byear\b.{0,20}\bwhat\b"
+)
+_ASKS_NUMBER = re.compile(
+    r"\bhow (?:many|much|old|long|tall|far|high|often|deep|big|large)\b"
+    r"|\bwhat (?:number|percentage)\b"
+)
 _PLACES = (
-    "city|country|state|town|capital|county|continent|village|region|province|island|nation|place|district|borough|street|river"
-    "|mountain|ocean|sea|lake|planet|suburb|county town"
+    "city|country|state|town|capital|county|continent|village|region|province|island|nation|place"
+    "|district|borough|street|river|mountain|ocean|sea|lake|planet|suburb|county town"
 )
 _ASKS_PLACE = re.compile(
     rf"^(?:\w+ )?where(?:'?s)?\b|\bwhere (?:is|was|are|were|do|does|did|will|would|can)\b"
@@ -27,27 +36,33 @@ _ASKS_PLACE = re.compile(
     rf"|\b(?:what|which)(?:'s| is| was)? the (?:[\w'-]+ ){{0,2}}(?:{_PLACES}) of\b"
 )
 _ASKS_PERSON = re.compile(
-    r"^(?:(?:in|on|at|by|during|after|before|of|for|from|with|according)\b.*?, |\w+,? )?who(?:m|'?s)?\b|\bwhom\b"
+    r"^(?:(?:in|on|at|by|during|after|before|of|for|from|with|according)\b.*?, |\w+,? )?"
+    r"who(?:m|'?s)?\b|\bwhom\b"
     r"|\bwho (?:is|was|are|were|did|has|wrote|played|won)\b|\b(?:by|for) who\b"
 )
 _ASKED_PERSON = re.compile(
-    r"\b(?:what|which)(?: [\w'-]+){0,3} (?:actor|actress|singer|author|writer|composer|poet|president|king|queen|artist"
-    r"|painter|scientist|director|footballer|player|politician|musician|philosopher|comedian|explorer|architect|emperor|inventor"
-    r"|golfer|chemist|physicist|prime minister|pope|saint|man|woman)\b"
+    r"\b(?:what|which)(?: [\w'-]+){0,3} (?:actor|actress|singer|author|writer|composer|poet"
+    r"|president|king|queen|artist|painter|scientist|director|footballer|player|politician"
+    r"|musician|philosopher|comedian|explorer|architect|emperor|inventor|golfer|chemist"
+    r"|physicist|prime minister|pope|saint|man|woman)\b"
 )
 # Characters in which the interrogative is searched; a very long question continues with context.
 _HEAD = 400
 
 
 def _shape(answer: str) -> str:
-    """Return the type that an answer shows by itself: ``yes/no``, ``year``, ``number``, else ``other``."""
+    """Return the type that an answer shows by itself: ``yes/no``, ``year``, ``number``, else
+    ``other``.
+    """
     plain = normalise(answer)
     words = plain.split()
     if plain in {"yes", "no"}:
         return "yes/no"
     if re.fullmatch(r"(?:in )?(?:1\d{3}|20\d{2})", plain):
         return "year"
-    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (0 < len(words) <= 3 and all(map(_NUMBER_WORD.fullmatch, words))):
+    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (
+        0 < len(words) <= 3 and all(map(_NUMBER_WORD.fullmatch, words))
+    ):
         return "number"
     return "other"
 
@@ -55,15 +70,19 @@ def _shape(answer: str) -> str:
 def answer_type(answer: str, question: str) -> str:
     """Return the type of an answer, one of ``ANSWER_TYPES``.
 
-    Order of precedence: "yes" and "no", the question's words (year or number only if the answer confirms it), the answer's shape.
+    Order of precedence: "yes" and "no", the question's words (year or number only if the answer
+    confirms it), the answer's shape.
 
-    >>> answer_type("Rome", "in which Italian city is the Trevi Fountain"), answer_type("1912", "when did the Titanic sink?")
-    ('place', 'year')
+    >>> answer_type("Rome", "in which Italian city is the Trevi Fountain")
+    'place'
+    >>> answer_type("1912", "when did the Titanic sink?")
+    'year'
     """
     shape = _shape(answer)
     if shape == "yes/no":
         return shape
-    asked, plain = question[:_HEAD].lower().replace("’", "'").strip(" \"'"), answer.lower()
+    asked = question[:_HEAD].lower().replace("’", "'").strip(" \"'")
+    plain = answer.lower()
     numeric = any(char.isdigit() for char in plain) or _NUMBER_WORD.search(plain) is not None
     if _ASKS_NUMBER.search(asked):
         return "number" if numeric else "other"

@@ -1,20 +1,25 @@
-"""Read the columns of the user's tables: ``columns=``, ``answers_sep=``, and checks of the required fields."""
+"""Read the columns of the user's tables: ``columns=``, ``answers_sep=``, and checks of the required
+fields.
+"""
 
-import string
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.prompts.cells import cell_text, unpack
-from anchorlens.questions.schemas import SCHEMAS, Row, Schema
+from anchorlens.prompts.cells import field_key, unpack
+from anchorlens.prompts.delimited import ONE_COLUMN
+from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows
 from anchorlens.warn import warn
 
+_TABLE = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
 # Marks of a missing value.
 _MISSING = {"nan", "<na>", "n/a", "null"}
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Parse ``question=q,answers=gold`` into the dictionary of ``columns=``: field of the schema -> column.
+    """Parse ``question=q,answers=gold`` into the dictionary of ``columns=``: field of the schema ->
+    column.
 
     A column's name may contain an equals sign, but no comma.
 
@@ -26,8 +31,8 @@ def parse_columns(text: str) -> dict[str, str]:
         field, equals, column = (piece.strip() for piece in part.partition("="))
         if not (field and equals and column) or field in columns:
             raise InputError(
-                f"columns={short_repr(text)}: {part.strip()!r} is not FIELD=COLUMN, or repeats a field. "
-                "Write FIELD=COLUMN, separated by commas: 'question=q,answers=gold'.",
+                f"columns={short_repr(text)}: {part.strip()!r} is not FIELD=COLUMN, or repeats a"
+                " field. Write FIELD=COLUMN, separated by commas: 'question=q,answers=gold'.",
                 argument="columns",
             )
         columns[field] = column
@@ -38,141 +43,184 @@ def check_columns(columns: object, schema: Schema) -> dict[str, str]:
     """Return ``columns=`` as a dictionary, empty if None; raise InputError if it is invalid."""
     if columns is None:
         return {}
-    if not isinstance(columns, Mapping) or not all(isinstance(name, str) for pair in columns.items() for name in pair):
+    if not isinstance(columns, Mapping) or not _all_text([*columns, *columns.values()]):
         raise InputError(
-            f"columns={short_repr(columns)}: must be a dictionary from field names to column names, such as "
-            "{'question': 'q', 'answers': 'gold'}.",
+            f"columns={short_repr(columns)}: must be a dictionary from field names to column names,"
+            " such as {'question': 'q', 'answers': 'gold'}.",
             argument="columns",
         )
     for field, column in columns.items():
         if field not in schema.fields:
-            swapped = "Write the field first, then the column."
-            fix = swapped if column in schema.fields else did_you_mean(field, [group[0] for group in schema.groups])
+            if column in schema.fields:
+                fix = "Write the field first, then the column."
+            else:
+                fix = did_you_mean(field, [group[0] for group in schema.groups])
             raise InputError(
-                f"columns={{{field!r}: {column!r}}}: the schema {schema.name!r} has no field {field!r}. {fix}", argument="columns"
+                f"columns={{{field!r}: {column!r}}}: the schema {schema.name!r} has no field"
+                f" {field!r}. {fix}",
+                argument="columns",
             )
     return dict(columns)
 
 
+def _all_text(names: Iterable[object]) -> bool:
+    return all(isinstance(name, str) for name in names)
+
+
 def _field_names(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(field for row in rows for field in row))
+    """Return the fields of all rows, in order of first occurrence."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    return list(names)
 
 
-def rename_columns(rows: Sequence[Row], columns: Mapping[str, str], schema: Schema, source: str) -> list[Row]:
-    """Rename the user's columns to the fields of the schema; other columns of a renamed field are removed."""
+def _has(names: Iterable[str], groups: Iterable[Iterable[str]]) -> bool:
+    """Return True if every required field has one of its names among ``names``."""
+    return all(set(group) & set(names) for group in groups)
+
+
+def rename_columns(
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+    schema: Schema,
+    source: str,
+    unread: Sequence[str] = (),
+) -> list[Row]:
+    """Rename the user's columns to the fields of the schema.
+
+    Other columns with a name of a renamed field are removed, so that a field has one meaning.
+    ``unread`` are the names of columns that were not read, for the error of an unknown column.
+    """
     if not columns:
         return list(rows)
     names = _field_names(rows)
     for field, column in columns.items():
         if column not in names:
             raise DataError(
-                f"columns={{{field!r}: {column!r}}}: {source} has no column {column!r}, or it is empty. "
-                f"{did_you_mean(column, map(one_line, names))}",
+                f"columns={{{field!r}: {column!r}}}: {source} has no column {column!r}, or it is"
+                f" empty. {did_you_mean(column, map(one_line, (*names, *unread)))}",
                 argument="columns",
             )
-    unread = set(columns.values()).union(*(group for group in schema.groups if set(group) & set(columns)))
-    return [
-        {key: value for key, value in row.items() if key not in unread}
-        | {field: row[column] for field, column in columns.items() if column in row}
-        for row in rows
-    ]
+    replaced = set(columns.values())
+    for group in schema.groups:
+        if set(group) & set(columns):
+            replaced |= set(group)
+    renamed: list[Row] = []
+    for row in rows:
+        own = {key: value for key, value in row.items() if key not in replaced}
+        for field, column in columns.items():
+            if column in row:
+                own[field] = row[column]
+        renamed.append(own)
+    return renamed
 
 
 def match_names(rows: Sequence[Row], schema: Schema) -> list[Row]:
-    """Rename required columns that differ from their field by case or blanks, such as ``Question``."""
+    """Rename required columns that differ from their field by case or blanks, such as
+    ``Question``, and ARC's ``answerKey``.
+    """
     names = _field_names(rows)
     renames: dict[str, str] = {}
     for group in schema.needed:
-        near = [name for name in names if name.strip().casefold() in group]
+        keys = {field_key(field): field for field in group}
+        if "answer" in keys:
+            keys["answerkey"] = "answer"
+        near = [name for name in names if field_key(name) in keys]
         if not set(group) & set(names) and len(near) == 1:
-            renames[near[0]] = near[0].strip().casefold()
-    return [{renames.get(name, name): cell for name, cell in row.items()} for row in rows] if renames else list(rows)
+            renames[near[0]] = keys[field_key(near[0])]
+    if not renames:
+        return list(rows)
+    return [{renames.get(name, name): cell for name, cell in row.items()} for row in rows]
 
 
-def resolve_choices(rows: Sequence[Row], schema: Schema, source: str) -> list[Row]:
-    """Replace an answer that names one of the row's ``choices`` by its text.
+def check_fields(
+    rows: Sequence[Row],
+    schema: Schema,
+    source: str,
+    *,
+    own: bool = True,
+    unread: Sequence[str] = (),
+) -> None:
+    """Raise DataError if a required field is missing in all rows.
 
-    An answer is the number of a choice, from 0 (MMLU), or its label (ARC, whose choices have the lists ``text`` and ``label``; the
-    choices of a plain list are A, B, C ...). A text that is itself one of the choices stays; a number never is.
-
-    Raises:
-        DataError: If an answer is a number, but no choice has it, or a text that is one choice and the number of another.
+    The message suggests ``columns=`` if the rows are the user's own (``own``), and lists the
+    columns that were not read (``unread``) as well.
     """
-    return [_resolve_choice(row, schema, f"{source}, row {number}") for number, row in enumerate(rows, start=1)]
-
-
-def _resolve_choice(row: Row, schema: Schema, where: str) -> Row:
-    choices = unpack(row.get("choices", row.get("options")), where)
-    has_labels = isinstance(choices, Mapping)
-    texts = choices.get("text") if has_labels else choices
-    labels = choices.get("label") if has_labels else list(string.ascii_uppercase)
-    field = next((name for name in schema.answers if name in row), None)
-    if field is None or not isinstance(texts, list) or not isinstance(labels, list):
-        return row
-    value = row[field]
-    answer = cell_text(value, where, field) if isinstance(value, str | int | float) else None
-    if answer is None:
-        return row
-    is_text = isinstance(value, str) and answer in map(str, texts)
-    if not is_text and answer in labels[: len(texts)]:
-        return {**row, field: texts[labels.index(answer)]}
-    if not answer.isdecimal() or has_labels:
-        return row
-    number = int(answer)
-    if is_text:
-        if number < len(texts) and str(texts[number]) != answer:
-            problem = "one choice has this text, another this number. Remove the column of choices, if it is the text"
-            raise DataError(f"{where}: {field}={answer}: {problem}.")
-        return row
-    if number >= len(texts):
-        raise DataError(f"{where}: {field}={answer}: there are {len(texts)} choices, numbered from 0. Write the answer as text.")
-    return {**row, field: texts[number]}
-
-
-def check_fields(rows: Sequence[Row], schema: Schema, source: str, *, own: bool = True) -> None:
-    """Raise DataError if a required field is missing in all rows; ``own`` if the user can rename columns."""
-    names = _field_names(rows)
-    missing = [group for group in schema.needed if not set(group) & set(names)]
+    names = [*_field_names(rows), *unread]
+    missing = [group for group in schema.needed if not _has(names, [group])]
     if not missing:
         return
-    fits = [name for name, other in SCHEMAS.items() if all(set(group) & set(names) for group in other.needed)]
     needed = {group[0]: "..." for group in missing}
     fix = f" Pass columns={needed}." if own else ""
+    fits = [name for name, other in SCHEMAS.items() if _has(names, other.needed)]
     if fits:
-        fix = f" Its fields fit: {', '.join(fits)}." + (f" Pass dataset_name={fits[0]!r}." if own else "")
+        fix = f" Its fields fit: {', '.join(fits)}."
+        if own:
+            fix += f" Pass dataset_name={fits[0]!r}."
+    if own and len(missing) == len(schema.needed) and _TABLE.search(source):
+        fix += " The first line of the file has the names of the columns."
+    if own and len(names) == 1 and re.search(r"\W", names[0].strip()):
+        fix = f" {ONE_COLUMN}"
     lacks = " and ".join(" or ".join(group) for group in missing)
     raise DataError(
-        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}. It has {join_words(sorted(names)) or 'no field'}.{fix}"
+        f"{source} is not of the schema {schema.name!r}: it lacks {lacks}."
+        f" It has {join_words(sorted(names)) or 'no field'}.{fix}"
     )
 
 
 def _plain_answer(value: object, where: str) -> str:
-    """Return a single answer that is written as plain text; empty for lists, JSON and missing values."""
+    """Return an answer that is written as plain text, which may hold several aliases.
+
+    Lists, JSON and missing values give an empty text.
+    """
     return value.strip() if isinstance(value, str) and unpack(value, where) is value else ""
 
 
 def split_answers(rows: Sequence[Row], schema: Schema, separator: object, source: str) -> list[Row]:
-    """Split plain-text answers at a separator into lists of aliases; lists and JSON stay as they are."""
+    """Split plain-text answers at a separator into lists of aliases; lists and JSON stay as they
+    are.
+    """
     if separator is None:
         return list(rows)
     if not isinstance(separator, str) or not separator:
         raise InputError(
-            f"answers_sep={short_repr(separator)}: must be a non-empty string, such as ';', or None.", argument="answers_sep"
+            f"answers_sep={short_repr(separator)}:"
+            " must be a non-empty string, such as ';', or None.",
+            argument="answers_sep",
         )
-    return [
-        {**row, **{key: row[key].split(separator) for key in schema.answers if separator in _plain_answer(row.get(key), where)}}
-        for where, row in ((f"{source}, row {number}", row) for number, row in enumerate(rows, start=1))
-    ]
+    split: list[Row] = []
+    for where, row in number_rows(rows, source):
+        aliases: dict[str, list[str]] = {}
+        for field in schema.answers:
+            if separator in _plain_answer(row.get(field), where):
+                aliases[field] = row[field].split(separator)
+        split.append({**row, **aliases})
+    return split
 
 
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
-    """Warn once if answers of a file or table look like several answers in one text, or like a missing value."""
-    cells = (next((row[field] for field in schema.answers if field in row), None) for row in rows)
-    plain = ((i, _plain_answer(cell, f"{source}, row {i}")) for i, cell in enumerate(cells, 1))
-    suspect = [(i, cell) for i, cell in plain if "|" in cell or ";" in cell or cell.casefold() in _MISSING]
-    if suspect:
-        number, cell = suspect[0]
-        more = f" (and {len(suspect) - 1} more)" if len(suspect) > 1 else ""
-        separator = next((mark for mark in "|;" if mark in cell), None)
-        fix = f"Pass answers_sep={separator!r} to split it." if separator else "Leave the cell empty if there is no answer."
-        warn(f"{source}, row {number}{more}: the answer {shorten(cell)} is read as one alias. {fix}")
+    """Warn once if answers of a file or table look like several answers in one text, or like a
+    missing value.
+    """
+    suspect: list[tuple[str, str]] = []
+    for where, row in number_rows(rows, source):
+        field = schema.answer_field(row)
+        cell = "" if field is None else _plain_answer(row[field], where)
+        if _separator(cell) or cell.casefold() in _MISSING:
+            suspect.append((where, cell))
+    if not suspect:
+        return
+    where, cell = suspect[0]
+    more = f" (and {len(suspect) - 1} more)" if len(suspect) > 1 else ""
+    separator = _separator(cell)
+    if separator:
+        fix = f"Pass answers_sep={separator!r} to split it."
+    else:
+        fix = "Leave the cell empty if there is no answer."
+    warn(f"{where}{more}: the answer {shorten(cell)} is read as one alias. {fix}")
+
+
+def _separator(cell: str) -> str:
+    """Return what seems to separate several answers of a text; empty if nothing does."""
+    return next((one for one in ("|", ";", "\n", "\t", " / ") if one in cell), "")

@@ -6,58 +6,77 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from anchorlens.display import as_int, short_repr, shorten
+from anchorlens.display import as_int, escape_hidden, list_counts, short_repr, shorten
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
 from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
-from anchorlens.questions.accuracy import describe_accuracy, find_form
+from anchorlens.prompts.read_rows import RawData
 from anchorlens.questions.answers import answer_type
+from anchorlens.questions.choices import resolve_choices
 from anchorlens.questions.columns import (
     check_columns,
     check_fields,
     match_names,
     rename_columns,
-    resolve_choices,
     split_answers,
     warn_of_cells,
 )
 from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pool_answers, question_id
+from anchorlens.questions.layouts import unfold_rows
 from anchorlens.questions.schemas import Record, Row, Schema, read_row
 from anchorlens.questions.sources import KNOWN
-from anchorlens.questions.spans import BAD_ANNOTATION, SpanFinder, SpansLike, span_finder
-from anchorlens.questions.templates import match_template
+from anchorlens.questions.spans.accuracy import describe_accuracy, find_form
+from anchorlens.questions.spans.span_finder import (
+    BAD_ANNOTATION,
+    SpanFinder,
+    SpansLike,
+    span_finder,
+)
+from anchorlens.questions.spans.templates import match_template
 from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import pandas
 
+# Most characters of a question; no model of this package reads more, and its words take seconds.
+_MOST_CHARACTERS = 100_000
 _NO_ANNOTATION = "If these columns are no annotation, remove them, or pass spans='rules'."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QAData(CountsDropped):
     """Question set with the segments of every question, returned by :func:`load_qa`.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> data = al.load_qa("popqa-sample", limit=20)
+        >>> len(data), len(data.pool), data.dropped_counts
+        (20, 220, {})
 
     Attributes:
         name: Name of the set, such as ``popqa`` or ``popqa-sample``.
         examples: Drawn rows with both segments, in file order.
         pool: Usable rows of the whole file, from which donors are drawn; contains ``examples``.
-        dropped: Drawn rows without a question, answer or segment, with reasons; :meth:`dropped_frame` returns a table.
+        dropped: Drawn rows without a question, answer or segment, with reasons;
+            :meth:`dropped_frame` returns a table.
         pool_dropped: Reason -> number of dropped rows of the whole file.
-        source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame``, ``dataset`` or ``list``.
+        source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame``,
+            ``dataset`` or ``list``.
         sha256: Hash of the rows in canonical JSON, after ``columns=`` and ``answers_sep=``.
         limit: Number of rows drawn. If None, all.
         seed: Random seed of the draw.
-        form: Form of the questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which determines the expected accuracy of spans.
+        form: Form of the questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which
+            determines the expected accuracy of spans.
         spans: Value of ``load_qa(spans=)``; for a function its name and fingerprint.
-        reading: Values of ``columns=`` and ``answers_sep=`` that differ from their defaults.
+        reading: Values of ``columns=`` and ``answers_sep=`` that differ from their defaults, and
+            what was recognised: ``delimiter``, ``encoding``, and ``stream`` (the rows read).
     """
 
     name: str
@@ -78,19 +97,27 @@ class QAData(CountsDropped):
 
     @property
     def question_share(self) -> float:
-        """Mean share of the question's characters in E_Q over ``examples``, in [0, 1]; NaN without examples."""
-        shares = [(len(e.subject.of(e.question)) + len(e.property.of(e.question))) / len(e.question) for e in self.examples]
-        return sum(shares) / len(shares) if shares else float("nan")
+        """Mean share of the question's characters in E_Q over ``examples``, in [0, 1]; NaN without
+        examples.
+        """
+        if not self.examples:
+            return float("nan")
+        shares: list[float] = []
+        for example in self.examples:
+            question = example.question
+            covered = len(example.subject.of(question)) + len(example.property.of(question))
+            shares.append(covered / len(question))
+        return sum(shares) / len(shares)
 
     def _facts(self) -> dict[str, str]:
-        reasons = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items())
-        sources = ", ".join(f"{source} {n}" for source, n in sorted(Counter(e.span_source for e in self.examples).items()))
-        expectation = describe_accuracy(self.form, (example.span_source for example in self.examples))
+        reasons = list_counts(self.dropped_counts)
+        sources = Counter(example.span_source for example in self.examples)
+        expectation = describe_accuracy(self.form, sources)
         return {
             "examples": f"{len(self.examples):,}",
             "dropped": f"{len(self.dropped):,}" + (f" ({reasons})" if reasons else ""),
             "pool": f"{len(self.pool):,}",
-            "spans": sources or "none",
+            "spans": list_counts(dict(sorted(sources.items()))) or "none",
             **({"expected accuracy": expectation} if expectation else {}),
             "subject and property, share of question": f"{self.question_share:.2f}",
             "limit": str(self.limit),
@@ -100,47 +127,65 @@ class QAData(CountsDropped):
         }
 
     def __repr__(self) -> str:
-        return f"QAData({self.name!r}: " + " | ".join(f"{key} {value}" for key, value in self._facts().items()) + ")"
+        facts = " | ".join(f"{key} {value}" for key, value in self._facts().items())
+        return escape_hidden(f"QAData({self.name!r}: {facts})")
 
     def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in self._facts().items())
+        rows = (
+            f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>"
+            for key, value in self._facts().items()
+        )
         return f"<table><caption>QAData: {html.escape(self.name)}</caption>{''.join(rows)}</table>"
 
     def record(self) -> dict[str, object]:
         """Return name, source, content hash and sizes for ``run.json``."""
         return {
-            "name": self.name, "source": self.source, "sha256": self.sha256, "limit": self.limit, "seed": self.seed,
-            "spans": self.spans, "examples": len(self.examples), "pool": len(self.pool), "pool_dropped": dict(self.pool_dropped),
+            "name": self.name,
+            "source": self.source,
+            "sha256": self.sha256,
+            "limit": self.limit,
+            "seed": self.seed,
+            "spans": self.spans,
+            "examples": len(self.examples),
+            "pool": len(self.pool),
+            "pool_dropped": dict(self.pool_dropped),
             **({"reading": dict(self.reading)} if self.reading else {}),
-        }  # fmt: skip
+        }
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row per example.
 
         Returns:
-            ``example_id question_id dataset question answers relation answer_type subject property``, first and last (exclusive)
-            character of the segments (``subject_start`` and so on), ``span_source`` and ``popularity``; answers are a list.
+            ``example_id question_id dataset question answers relation cluster answer_type subject
+            property``, first and last (exclusive) character of the segments (``subject_start`` and
+            so on), ``span_source`` and ``popularity``; answers are a list.
         """
         import pandas
 
         columns = (
-            "example_id question subject property answers relation answer_type span_source popularity "
-            "subject_start subject_end property_start property_end question_id dataset"
+            "example_id question subject property answers relation cluster answer_type span_source"
+            " popularity subject_start subject_end property_start property_end question_id dataset"
         )
         rows: list[dict[str, Any]] = []
         for example in self.examples:
             row = {**vars(example), "answers": list(example.answers)}
             for name, span in (("subject", example.subject), ("property", example.property)):
-                row |= {name: span.of(example.question), f"{name}_start": span.start, f"{name}_end": span.end}
+                row |= {
+                    name: span.of(example.question),
+                    f"{name}_start": span.start,
+                    f"{name}_end": span.end,
+                }
             rows.append(row)
         return pandas.DataFrame(rows, columns=columns.split())
 
 
 def known_datasets() -> tuple[KnownDataset, ...]:
-    """Return the data sets that are loaded by name: questions (four sets of the hub, four embedded samples) and prompt pairs.
+    """Return the data sets that are loaded by name: questions (four sets of the hub, four embedded
+    samples) and prompt pairs.
 
     Examples:
-        >>> [entry.name for entry in known_datasets() if entry.kind == "sample"]
+        >>> import anchorlens as al
+        >>> [entry.name for entry in al.known_datasets() if entry.kind == "sample"]
         ['popqa-sample', 'triviaqa-sample', 'hotpotqa-sample', 'nq-sample']
     """
     return (*KNOWN, *PAIR_SAMPLES.values())
@@ -151,82 +196,149 @@ def canonical(row: Row) -> str:
     return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def _example_ids(records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str) -> list[str]:
-    """Return unique ids of the rows: the file's ids if they are unique, else row number and hash."""
+def _hash(text: str) -> str:
+    # Rows with half of a character are dropped later, but hashed as they are.
+    return hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()
+
+
+def _example_ids(
+    records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str
+) -> list[str]:
+    """Return unique ids of the rows: the file's ids if they are unique, else row number and
+    hash.
+    """
     file_ids = [record.file_id for record in records]
     counts = Counter(file_id for file_id in file_ids if file_id is not None)
     repeated = [file_id for file_id, n in counts.items() if n > 1]
     if repeated and schema.name == "own":
         raise DataError(
-            f"{source}: {len(repeated)} ids repeat, for example {shorten(repeated[0])} ({counts[repeated[0]]} rows). "
-            "Make them unique, or remove the id field to number the rows."
+            f"{source}: {len(repeated)} ids repeat, for example {shorten(repeated[0])}"
+            f" ({counts[repeated[0]]} rows)."
+            " Make them unique, or remove the id field to number the rows."
         )
     if repeated or None in file_ids:
         return [f"{i:06d}-{digest[:8]}" for i, digest in enumerate(hashes)]
     return [str(file_id) for file_id in file_ids]
 
 
-def _example(record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str) -> Example | Dropped:
+def _example(
+    record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str
+) -> Example | Dropped:
     """Return a row with its spans, or a dropped row with its reason."""
     first = record.answers[0] if record.answers else ""
-    texts = {"id": example_id, "question": record.question, "answers": "".join(record.answers), "relation": record.relation or ""}
+    texts = {
+        "id": example_id,
+        "question": record.question,
+        "answers": "".join(record.answers),
+        "relation": record.relation or "",
+        "cluster": record.cluster or "",
+    }
     if bad := find_bad_character(texts):
-        valid_id, question, answer = map(replace_bad_characters, (example_id, record.question, first))
-        return Dropped(valid_id, dataset, question, answer, bad[0], f"{where}: {bad[1]}")
+        reason, detail = bad
+        return Dropped(
+            example_id=replace_bad_characters(example_id),
+            dataset=dataset,
+            question=replace_bad_characters(record.question),
+            answer=replace_bad_characters(first),
+            reason=reason,
+            detail=f"{where}: {detail}",
+        )
     reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
+    if len(record.question) > _MOST_CHARACTERS:
+        reason = "question_too_long"
     found = None if reason else finder.find(record, where)
     if found is None or found.subject is None or found.property is None:
         reason, detail = (reason, "") if found is None else (found.reason, found.detail)
-        return Dropped(example_id, dataset, record.question, first, reason, detail)
+        return Dropped(
+            example_id=example_id,
+            dataset=dataset,
+            question=record.question,
+            answer=first,
+            reason=reason,
+            detail=detail,
+        )
     match = match_template(record.question) if record.templated and not record.relation else None
     return Example(
-        example_id, question_id(record.question), dataset, record.question, record.answers, found.subject, found.property,
+        example_id=example_id,
+        question_id=question_id(record.question),
+        dataset=dataset,
+        question=record.question,
+        answers=record.answers,
+        subject=found.subject,
+        property=found.property,
         relation=match.relation if match else record.relation,
+        cluster=record.cluster,
         answer_type=record.answer_type or answer_type(first, record.question),
-        span_source=found.source, popularity=record.popularity,
-    )  # fmt: skip
+        span_source=found.source,
+        popularity=record.popularity,
+    )
+
+
+_Kind = TypeVar("_Kind", Example, Dropped)
+
+
+def _only(kind: type[_Kind], results: Iterable[Example | Dropped]) -> tuple[_Kind, ...]:
+    """Return the usable rows of a file, or the dropped ones."""
+    return tuple(result for result in results if isinstance(result, kind))
 
 
 def _check_annotations(results: Sequence[Example | Dropped], source: str) -> None:
-    """Warn if at least half of the rows have annotations that do not fit; raise SpanError if no row is usable."""
-    bad = [result for result in results if isinstance(result, Dropped) and result.reason == BAD_ANNOTATION]
-    if bad and not any(isinstance(result, Example) for result in results):
-        more = "" if len(results) == 1 else f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
-        raise SpanError(bad[0].detail + more)
+    """Warn if at least half of the rows have annotations that do not fit; raise SpanError if no row
+    is usable.
+    """
+    dropped = _only(Dropped, results)
+    bad = [row for row in dropped if row.reason == BAD_ANNOTATION]
+    if bad and len(dropped) == len(results):
+        message = bad[0].detail
+        if len(results) > 1:
+            message += f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
+        raise SpanError(message)
     if bad and 2 * len(bad) >= len(results):
-        warn(f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}: {bad[0].detail} {_NO_ANNOTATION}")
+        warn(
+            f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}:"
+            f" {bad[0].detail} {_NO_ANNOTATION}"
+        )
 
 
 def _share_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
-    """Add to each row the gold aliases of other rows with the same question, after its own (METHOD 3)."""
-    pooled = pool_answers(result for result in results if isinstance(result, Example))
-    return [
-        replace(result, answers=tuple(dict.fromkeys((*result.answers, *pooled[result.question_id]))))
-        if isinstance(result, Example)
-        else result
-        for result in results
-    ]
+    """Add to each row the gold aliases of other rows with the same question, after its own (METHOD
+    3).
+    """
+    pooled = pool_answers(_only(Example, results))
+    shared: list[Example | Dropped] = []
+    for result in results:
+        if isinstance(result, Example):
+            answers = tuple(dict.fromkeys((*result.answers, *pooled[result.question_id])))
+            if answers != result.answers:
+                result = replace(result, answers=answers)
+        shared.append(result)
+    return shared
 
 
-def _read(origin: Origin, columns: Mapping[str, str], answers_sep: str | None) -> list[Row]:
-    """Read rows, rename columns and split answers; warn of suspicious cells."""
-    raw = origin.read()
-    if not raw:
-        raise DataError(f"{origin.source} has no rows. It needs one row per question.")
-    schema, source = origin.schema, origin.source
-    rows = match_names(rename_columns(raw, columns, schema, source), schema)
-    check_fields(rows, schema, source, own=origin.own)
+def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | None) -> list[Row]:
+    """Rename columns and split answers; warn of suspicious cells."""
+    schema = origin.schema
+    source = origin.source
+    unfolded = unfold_rows(raw.rows) if origin.own else raw.rows
+    if not unfolded:
+        raise DataError(f"{source} has no rows. It needs one row per question.")
+    rows = match_names(rename_columns(unfolded, columns, schema, source, raw.unread), schema)
+    check_fields(rows, schema, source, own=origin.own, unread=raw.unread)
     if origin.own:
-        rows = split_answers(resolve_choices(rows, schema, source), schema, answers_sep, source)
+        rows = split_answers(resolve_choices(rows, schema, source), schema, sep, source)
         warn_of_cells(rows, schema, source)
     return rows
 
 
 def _draw(limit: object, seed: object) -> tuple[int | None, int]:
     """Return checked ``limit`` and ``seed`` as integers."""
-    n, seed_number = as_int(limit), as_int(seed)
+    n = as_int(limit)
+    seed_number = as_int(seed)
     if limit is not None and (n is None or n < 1):
-        raise InputError(f"limit={short_repr(limit)}: must be an integer >= 1, or None for all rows.", argument="limit")
+        raise InputError(
+            f"limit={short_repr(limit)}: must be an integer >= 1, or None for all rows.",
+            argument="limit",
+        )
     if seed_number is None or seed_number < 0:
         raise InputError(f"seed={short_repr(seed)}: must be an integer >= 0.", argument="seed")
     return n, seed_number
@@ -246,78 +358,122 @@ def load_qa(
     columns: Mapping[str, str] | None = None,
     answers_sep: str | None = None,
 ) -> QAData:
-    """Load a question set and find the two segments of exact question tokens (E_Q) in every question.
+    """Load a question set and find the two segments of exact question tokens (E_Q) in every
+    question.
 
     Examples:
-        >>> data = load_qa([("Who wrote Emma?", "Jane Austen"), ("What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"])])
+        >>> import anchorlens as al
+        >>> rows = [
+        ...     ("Who wrote Emma?", "Jane Austen"),
+        ...     ("What is the capital of Peru?", ["Lima", "Ciudad de los Reyes"]),
+        ... ]
+        >>> data = al.load_qa(rows)
         >>> [(row.subject.of(row.question), row.property.of(row.question)) for row in data.examples]
         [('Emma', 'wrote'), ('Peru', 'capital')]
 
     Args:
-        name: Known set (``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq``; from the hub, or a file of that schema with ``path``),
-            embedded sample (``popqa-sample`` and so on), other name with ``path``, file (``"mine.csv"``, a ``Path``), pandas frame,
-            ``datasets.Dataset``, or list of dictionaries or (question, answer) pairs; an answer is a text or a list of texts.
-        path: Local jsonl, json, csv, tsv or parquet file, also compressed (``.csv.gz``); lists in csv and tsv cells are JSON. Rules:
-            docs/errors.md, "Question files". Fields: ``question``, ``answers`` or ``answer`` (with ``choices``, the number or letter
-            of one); optional ``id``, ``relation``, ``answer_type``, ``popularity``, and the segments as ``subject_span`` and
-            ``property_span`` ([first character, one past the last]) or as the texts ``subject`` and ``property``, which occur once
-            in the question. A missing segment is found by rules (``annotation+rules``). If ``name`` is None, the set has the file's
-            name, and ``popqa.jsonl`` the schema of ``popqa``.
+        name: Known set (``popqa``, ``triviaqa``, ``hotpotqa`` or ``nq``; from the hub, or a file of
+            that schema with ``path``), embedded sample (``popqa-sample`` and so on), other name
+            with ``path``, file (``"mine.csv"``, a ``Path``), pandas frame, ``datasets.Dataset``
+            (streamed: with ``limit``), or list of dictionaries or (question, answer) pairs; an
+            answer is a text or a list of texts.
+        path: Local jsonl, json, csv, tsv or parquet file, also compressed (``.csv.gz``); lists in
+            csv and tsv cells are JSON. Rules: docs/errors.md, "Question files". Fields:
+            ``question``, ``answers`` or ``answer`` (with ``choices``, the number or label of one);
+            optional ``id``, ``relation``, ``cluster``, ``answer_type``, ``popularity``, and the
+            segments as ``subject_span`` and ``property_span`` ([first character, one past the
+            last]) or as the texts ``subject`` and ``property``, which occur once in the question. A
+            missing segment is found by rules (``annotation+rules``). If ``name`` is None, the set
+            has the file's name, and ``popqa.jsonl`` the schema of ``popqa``.
         config: Configuration on the hub. If None, the default.
         split: Split on the hub. If None, the default.
-        limit: Number of rows drawn from the whole file, before rows are dropped; the draw keeps file order. If None, all rows.
+        limit: Number of rows drawn from the whole file, before rows are dropped; the draw keeps
+            file order. If None, all rows. Of a streamed data set the first rows are read.
         seed: Random seed of the draw.
         revision: Branch, tag or commit on the hub.
-        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to (subject, property) or None,
-            each as :class:`~anchorlens.questions.example.Span`, pair of numbers, or text that occurs once.
-        dataset_name: Name in outputs. If None, ``name`` (of a table ``frame``, ``dataset`` or ``list``). For a table or a file
-            without ``name``, the name of a known set also selects its schema.
+        spans: ``auto``, ``rules``, ``annotation``, ``spacy:NAME``, or a function from a question to
+            (subject, property) or None, each as :class:`~anchorlens.questions.example.Span`, pair
+            of numbers, or text that occurs once.
+        dataset_name: Name in outputs. If None, ``name`` (of a table ``frame``, ``dataset`` or
+            ``list``). For a table or a file without ``name``, the name of a known set also selects
+            its schema.
         columns: Field -> column of your file or table: ``{"question": "q", "answers": "gold"}``.
-        answers_sep: Separator of gold answers in one text of your file or table, such as ``";"``. If None, a text is one answer.
+        answers_sep: Separator of gold answers in one text of your file or table, such as ``";"``.
+            If None, a text is one answer.
 
     Returns:
         Rows to evaluate, the pool of all usable rows, and the dropped rows.
 
     Raises:
-        InputError: If an argument is invalid, names an unknown set or field, or conflicts with another argument.
-        DataError: If a file is missing, empty or damaged, a column is missing or occurs twice, a cell that is read is neither text
-            nor a number, or ids repeat.
-        SpanError: If no annotation fits its question, or a function of ``spans`` returns no two segments. If some annotations
-            fit, other rows are dropped as ``bad_annotation``.
+        InputError: If an argument is invalid, names an unknown set or field, or conflicts with
+            another argument.
+        DataError: If a file is missing, empty or damaged, a column is missing or occurs twice, a
+            cell that is read is neither text nor a number, or ids repeat.
+        SpanError: If no annotation fits its question, or a function of ``spans`` returns no two
+            segments. If some annotations fit, other rows are dropped as ``bad_annotation``.
         DownloadError: If the hub cannot be reached or has no such set.
     """
     limit, seed = _draw(limit, seed)
     finder = span_finder(spans)
-    origin = find_origin(name, path, config=config, split=split, revision=revision, dataset_name=dataset_name)
+    origin = find_origin(
+        name,
+        path,
+        config=config,
+        split=split,
+        revision=revision,
+        dataset_name=dataset_name,
+        columns=[*columns.values()] if isinstance(columns, Mapping) else (),
+        limit=limit,
+    )
     own_columns = check_columns(columns, origin.schema)
     for argument, value in (("columns", own_columns), ("answers_sep", answers_sep)):
         if value and not origin.own:
             raise InputError(
-                f"{argument}={short_repr(value)}: only for a file or table of your own; {name!r} has fixed fields. Leave it out.",
+                f"{argument}={short_repr(value)}: only for a file or table of your own; {name!r}"
+                " has fixed fields. Leave it out.",
                 argument=argument,
             )
-    rows = _read(origin, own_columns, answers_sep)
-    label, source = origin.name, origin.source
-    texts = [canonical(row) for row in rows]
-    hashes = [hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest() for text in texts]
-    places = [f"{source}, row {i + 1}" for i in range(len(rows))]
-    records = [read_row(row, origin.schema, place) for row, place in zip(rows, places, strict=True)]
+    raw = origin.read()
+    rows = _read(raw, origin, own_columns, answers_sep)
+    source = origin.source
+    texts: list[str] = []
+    hashes: list[str] = []
+    places: list[str] = []
+    records: list[Record] = []
+    for number, row in enumerate(rows, start=1):
+        text = canonical(row)
+        place = f"{source}, row {number}"
+        texts.append(text)
+        hashes.append(_hash(text))
+        places.append(place)
+        records.append(read_row(row, origin.schema, place))
     ids = _example_ids(records, hashes, origin.schema, source)
-    results = _share_answers([_example(r, i, label, finder, place) for r, i, place in zip(records, ids, places, strict=True)])
+    found: list[Example | Dropped] = []
+    for record, example_id, place in zip(records, ids, places, strict=True):
+        found.append(_example(record, example_id, origin.name, finder, place))
+    results = _share_answers(found)
     _check_annotations(results, source)
-    drawn = range(len(rows)) if limit is None else sorted(random.Random(seed).sample(range(len(rows)), min(limit, len(rows))))
-    reasons = Counter(result.reason for result in results if isinstance(result, Dropped))
+    drawn = results
+    if limit is not None:
+        indices = random.Random(seed).sample(range(len(rows)), min(limit, len(rows)))
+        drawn = [results[i] for i in sorted(indices)]
+    reasons = Counter(row.reason for row in _only(Dropped, results))
+    reading: dict[str, Any] = dict(raw.reading)
+    if own_columns:
+        reading["columns"] = dict(own_columns)
+    if answers_sep:
+        reading["answers_sep"] = answers_sep
     return QAData(
-        name=label,
-        examples=tuple(result for result in (results[i] for i in drawn) if isinstance(result, Example)),
-        pool=tuple(result for result in results if isinstance(result, Example)),
-        dropped=tuple(result for result in (results[i] for i in drawn) if isinstance(result, Dropped)),
+        name=origin.name,
+        examples=_only(Example, drawn),
+        pool=_only(Example, results),
+        dropped=_only(Dropped, drawn),
         pool_dropped=dict(sorted(reasons.items())),
         source=source,
-        sha256=hashlib.sha256("\n".join(texts).encode("utf8", "surrogatepass")).hexdigest(),
+        sha256=_hash("\n".join(texts)),
         limit=limit,
         seed=seed,
-        form=find_form(origin.schema.name, (record.question for record in records)),
+        form=find_form(origin.schema.name, [record.question for record in records]),
         spans=spans if isinstance(spans, str) else f"{callable_name(spans)} {fingerprint(spans)}",
-        reading={name: value for name, value in {"columns": dict(own_columns), "answers_sep": answers_sep}.items() if value},
+        reading=reading,
     )

@@ -1,11 +1,10 @@
 """Donor rows of a base row, and the token positions that are paired (METHOD 4)."""
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any, TypeAlias
 
 from anchorlens.constants import ALIGNMENTS, ANSWER_ANCHORS, DONOR_RULES, draw_label
@@ -13,11 +12,15 @@ from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.prompts.batches import common_prefix
+from anchorlens.questions.answer_reads import first_difference
 from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.tokens import TokenRow
 
 # Anchors made of segments, which are paired one by one.
 SEGMENTS = {"exact_question": ("subject", "property")}
+# Candidates of a row that are compared by their uses; of more, some are drawn first.
+_MOST_COMPARED = 2000
+_DRAWN = 200
 
 
 DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Example]]
@@ -27,32 +30,45 @@ def rule_name(rule: DonorLike) -> str:
     """Return the name of a donor rule in outputs; raise DonorError if the rule is invalid."""
     if isinstance(rule, str):
         if rule not in DONOR_RULES:
-            raise DonorError(f"donors={rule!r}: unknown rule. {did_you_mean(rule, DONOR_RULES)}", argument="donors")
+            raise DonorError(
+                f"donors={rule!r}: unknown rule. {did_you_mean(rule, DONOR_RULES)}",
+                argument="donors",
+            )
         return rule
     if not callable(rule) or isinstance(rule, type) or not takes(rule, 2):
         names = ", ".join(map(repr, DONOR_RULES))
         raise DonorError(
-            f"donors={short_repr(rule)}: must be {names} or a function (base, pool) -> rows of pool.", argument="donors"
+            f"donors={short_repr(rule)}:"
+            f" must be {names} or a function (base, pool) -> rows of pool.",
+            argument="donors",
         )
     return callable_name(rule)
 
 
-def same_kind(base: Example, other: Example) -> bool:
-    """Return True if both have the same relation or, if the base has none, the same answer type."""
+def _kind(base: Example) -> tuple[str, str | None]:
+    """Return the field and value that donors of the same kind have: the relation or, if the base
+    has none, the answer type.
+    """
     if base.relation is not None:
-        return other.relation == base.relation
-    return other.answer_type == base.answer_type
+        return "relation", base.relation
+    return "answer_type", base.answer_type
 
 
-def pair_positions(base: TokenRow, donor: TokenRow, anchor: str, align: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the positions of one anchor in base and donor, paired slot by slot; None if a segment cannot be paired.
+def pair_positions(
+    base: TokenRow, donor: TokenRow, anchor: str, align: str
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the positions of one anchor in base and donor, paired slot by slot.
 
-    ``align="equal"`` requires segments of equal length; otherwise the last tokens of the longer segment are used.
+    The result is None if a segment cannot be paired.
+
+    ``align="equal"`` requires segments of equal length; otherwise the last tokens of the longer
+    segment are used.
     """
     base_out: list[int] = []
     donor_out: list[int] = []
     for segment in SEGMENTS.get(anchor, (anchor,)):
-        a, b = base.positions[segment], donor.positions[segment]
+        a = base.positions[segment]
+        b = donor.positions[segment]
         if align == "equal" and len(a) != len(b):
             return None
         n = min(len(a), len(b))
@@ -63,9 +79,11 @@ def pair_positions(base: TokenRow, donor: TokenRow, anchor: str, align: str) -> 
     return tuple(base_out), tuple(donor_out)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DonorPicker:
-    """Selects up to ``n_donors`` donors from ``pool`` for each base row, such that all ``anchors`` can be paired."""
+    """Selects up to ``n_donors`` donors from ``pool`` for each base row, such that all ``anchors``
+    can be paired.
+    """
 
     pool: tuple[TokenRow, ...]
     rule: DonorLike
@@ -73,14 +91,26 @@ class DonorPicker:
     align: str
     n_donors: int
     seed: int
-    _aliases: dict[str, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _aliases: dict[str, frozenset[str]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    # Place in the order of donors -> row -> earlier rows that it serves up to that place.
+    _uses: dict[int, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter), init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.align not in ALIGNMENTS:
-            raise DonorError(f"align={self.align!r}: unknown. {did_you_mean(self.align, ALIGNMENTS)}", argument="align")
+            raise DonorError(
+                f"align={self.align!r}: unknown. {did_you_mean(self.align, ALIGNMENTS)}",
+                argument="align",
+            )
         rule_name(self.rule)
         if (as_int(self.n_donors) or 0) < 1:
-            raise DonorError(f"n_donors={short_repr(self.n_donors)}: must be an integer >= 1.", argument="n_donors")
+            raise DonorError(
+                f"n_donors={short_repr(self.n_donors)}: must be an integer >= 1.",
+                argument="n_donors",
+            )
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, int], list[TokenRow]]:
@@ -88,6 +118,16 @@ class DonorPicker:
         for row in self.pool:
             shapes[self._shape(row)].append(row)
         return dict(shapes)
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[int, int, str, str | None], list[TokenRow]]:
+        kinds: dict[tuple[int, int, str, str | None], list[TokenRow]] = defaultdict(list)
+        for row in self.pool:
+            shape = self._shape(row)
+            kinds[(*shape, "answer_type", row.example.answer_type)].append(row)
+            if row.example.relation is not None:
+                kinds[(*shape, "relation", row.example.relation)].append(row)
+        return dict(kinds)
 
     @cached_property
     def _by_id(self) -> dict[str, TokenRow]:
@@ -98,64 +138,128 @@ class DonorPicker:
         return pool_answers(row.example for row in self.pool)
 
     def _shape(self, row: TokenRow) -> tuple[int, int]:
-        """Return the lengths that must agree to pair rows at E_Q; constant for ``align='last'``."""
+        """Return the lengths of subject and property, which must agree to pair two rows at E_Q.
+
+        All rows have the same shape for ``align='last'``, which pairs any lengths.
+        """
         if self.align == "last":
             return (0, 0)
         return len(row.positions["subject"]), len(row.positions["property"])
 
     def pick(self, base: TokenRow) -> tuple[TokenRow, ...]:
-        """Return the donors of one row: eligible rows in a random order given by the seed and the base's id."""
+        """Return the donors of one row: eligible rows in a random order given by the seed and the
+        base's id, those that serve the fewest earlier rows first.
+
+        Rows that share a donor are not independent, so donors are used again only where the pool is
+        too small. The first donor of a row has the nulls.
+        """
         candidates = self._candidates(base)
-        random.Random(f"{self.seed}:donors:{base.id}").shuffle(candidates)
-        return tuple(islice((row for row in candidates if self._eligible(base, row)), self.n_donors))
+        rng = random.Random(f"{self.seed}:donors:{base.id}")
+        if len(candidates) > _MOST_COMPARED:
+            # In a large pool a few hundred rows nearly always hold enough donors.
+            few = rng.sample(candidates, _DRAWN)
+            if len(chosen := self._choose(base, few)) == self.n_donors:
+                return self._count(chosen)
+        rng.shuffle(candidates)
+        return self._count(self._choose(base, candidates))
+
+    def _choose(self, base: TokenRow, candidates: Sequence[TokenRow]) -> list[TokenRow]:
+        """Return one eligible row for each place; the first donors are the same however many
+        follow.
+        """
+        chosen: dict[str, TokenRow] = {}
+        is_eligible: dict[str, bool] = {}
+        for place in range(self.n_donors):
+            uses = self._uses[place]
+            for row in sorted(candidates, key=lambda row: uses[row.id]):
+                if row.id in chosen:
+                    continue
+                if row.id not in is_eligible:
+                    is_eligible[row.id] = self._eligible(base, row)
+                if is_eligible[row.id]:
+                    chosen[row.id] = row
+                    break
+            else:
+                break
+        return list(chosen.values())
+
+    def _count(self, chosen: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
+        for place in range(len(chosen)):
+            self._uses[place].update(row.id for row in chosen[: place + 1])
+        return tuple(chosen)
 
     def _candidates(self, base: TokenRow) -> list[TokenRow]:
         if callable(self.rule):
             return self._call_rule(self.rule, base)
-        same_shape = self._by_shape.get(self._shape(base), [])
-        return [row for row in same_shape if self.rule == "random" or same_kind(base.example, row.example)]
+        shape = self._shape(base)
+        if self.rule == "random":
+            return list(self._by_shape.get(shape, []))
+        return list(self._by_kind.get((*shape, *_kind(base.example)), []))
 
-    def _call_rule(self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow) -> list[TokenRow]:
+    def _call_rule(
+        self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow
+    ) -> list[TokenRow]:
         pool = tuple(row.example for row in self.pool)
         result = call_user_function("donors", rule, DonorError, base=base.example, pool=pool)
         intro = f"donors={rule_name(rule)}: the function returned"
-        fix = f"for {shorten(base.example.question)}. It must return rows of its second argument, pool."
+        question = shorten(base.example.question)
+        fix = f"for {question}. It must return rows of its second argument, pool."
         if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
             raise DonorError(f"{intro} {short_repr(result)} {fix}", argument="donors")
         examples = list(result)
-        invalid = [item for item in examples if not isinstance(item, Example)]
-        if invalid:
-            raise DonorError(f"{intro} {short_repr(invalid[0])} as a row {fix}", argument="donors")
-        foreign = next((example for example in examples if example.example_id not in self._by_id), None)
-        if foreign is not None:
-            raise DonorError(f"{intro} {shorten(foreign.question)}, a row outside the pool, {fix}", argument="donors")
+        for item in examples:
+            if not isinstance(item, Example):
+                raise DonorError(f"{intro} {short_repr(item)} as a row {fix}", argument="donors")
+        for example in examples:
+            if example.example_id not in self._by_id:
+                raise DonorError(
+                    f"{intro} {shorten(example.question)}, a row outside the pool, {fix}",
+                    argument="donors",
+                )
         return [self._by_id[example.example_id] for example in examples]
 
     def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
-        if row.example.question_id == base.example.question_id or row.answer_ids[0] == base.answer_ids[0]:
+        if row.example.question_id == base.example.question_id:
+            return False
+        if first_difference(base.answer_ids, row.answer_ids)[0] < 0:
             return False
         if self._alias_set(base.example) & self._alias_set(row.example):
             return False
-        return all(pair_positions(base, row, anchor, self.align) is not None for anchor in {"exact_question", *self.anchors})
+        return self._can_pair(base, row)
+
+    def _can_pair(self, base: TokenRow, row: TokenRow) -> bool:
+        """Return whether all anchors of the sweep can be paired."""
+        for anchor in {"exact_question", *self.anchors}:
+            if pair_positions(base, row, anchor, self.align) is None:
+                return False
+        return True
 
     def _alias_set(self, example: Example) -> frozenset[str]:
         if example.example_id not in self._aliases:
             answers = (*example.answers, *self._pooled.get(example.question_id, ()))
-            self._aliases[example.example_id] = frozenset(normalise(answer) for answer in answers)
+            self._aliases[example.example_id] = frozenset(map(normalise, answers))
         return self._aliases[example.example_id]
 
 
-def null_positions(row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question") -> tuple[int, ...]:
-    """Draw the positions of ``displaced`` for a donor's streams: at most ``n`` free positions, in random order (METHOD 4)."""
+def null_positions(
+    row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question"
+) -> tuple[int, ...]:
+    """Draw the positions of ``displaced`` for a donor's streams: at most ``n`` free positions, in
+    random order (METHOD 4).
+    """
     free = free_positions(row, anchor, region)
     rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
     return tuple(rng.sample(free, min(n, len(free))))
 
 
-def same_role_positions(row: TokenRow, donor: TokenRow, anchor: str, n: int, label: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Draw the positions of ``same_role``: at most ``n`` free positions, and the donor's corresponding ones (METHOD 4).
+def same_role_positions(
+    row: TokenRow, donor: TokenRow, anchor: str, n: int, label: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Draw the positions of ``same_role``: at most ``n`` free positions, and the donor's
+    corresponding ones (METHOD 4).
 
-    Positions before the first token in which the inputs differ are excluded, because their streams are equal.
+    Positions before the first token in which the inputs differ are excluded, because their streams
+    are equal. Where the row has content words outside E_Q, positions are drawn from these.
 
     Args:
         row: Input that is patched.
@@ -165,16 +269,30 @@ def same_role_positions(row: TokenRow, donor: TokenRow, anchor: str, n: int, lab
         label: Label of the random draw.
     """
     first = common_prefix([row.ids, donor.ids], len(row.ids))
-    pairs = _corresponding(row, donor, *([p for p in free_positions(one, anchor) if p >= first] for one in (row, donor)))
+    free = [p for p in free_positions(row, anchor) if p >= first]
+    content = set(row.positions.get("rest_content", ())).intersection(free)
+    if content:
+        free = sorted(content)
+    donor_free = [p for p in free_positions(donor, anchor) if p >= first]
+    pairs = _corresponding(row, donor, free, donor_free)
     drawn = random.Random(label).sample(pairs, min(n, len(pairs)))
     return tuple(p for p, _ in drawn), tuple(q for _, q in drawn)
 
 
-def _corresponding(row: TokenRow, donor: TokenRow, free: Sequence[int], donor_free: Sequence[int]) -> list[tuple[int, int]]:
-    """Pair positions of two inputs one to one, by their offset from the nearest edge: of a segment of E_Q, or the prompt's end."""
-    edges = list(zip(_edges(row), _edges(donor), strict=True))
-    left, pairs = set(donor_free), dict[int, int]()
-    for _, p, q in sorted((abs(p - here), p, p - here + there) for here, there in edges for p in free):
+def _corresponding(
+    row: TokenRow, donor: TokenRow, free: Sequence[int], donor_free: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Pair positions of two inputs one to one, by their offset from the nearest edge: of a segment
+    of E_Q, or the prompt's end.
+    """
+    candidates: list[tuple[int, int, int]] = []  # distance from an edge, position, donor's position
+    for edge, donor_edge in zip(_edges(row), _edges(donor), strict=True):
+        for p in free:
+            offset = p - edge
+            candidates.append((abs(offset), p, donor_edge + offset))
+    left = set(donor_free)
+    pairs: dict[int, int] = {}
+    for _, p, q in sorted(candidates):
         if p not in pairs and q in left:
             pairs[p] = q
             left.remove(q)
@@ -182,20 +300,32 @@ def _corresponding(row: TokenRow, donor: TokenRow, free: Sequence[int], donor_fr
 
 
 def _edges(row: TokenRow) -> list[int]:
-    segments = [row.positions[segment] for segment in SEGMENTS["exact_question"]]
-    return [*(edge for segment in segments for edge in (segment[0], segment[-1])), row.prompt_length]
+    """Return first and last position of both segments, and the prompt's end."""
+    edges: list[int] = []
+    for segment in SEGMENTS["exact_question"]:
+        positions = row.positions[segment]
+        edges += [positions[0], positions[-1]]
+    return [*edges, row.prompt_length]
 
 
 def free_positions(row: TokenRow, anchor: str, region: str = "question") -> list[int]:
     """Return the prompt positions outside an anchor at which a null may lie.
 
-    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor itself. For anchors at the answer
-    and ``prompt_last`` the positions lie after E_Q. The region ``question`` excludes text shared by all rows (shots, a template's
-    head); ``prompt`` is the whole prompt.
+    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor
+    itself. For anchors at the answer and ``prompt_last`` the positions lie after E_Q. The region
+    ``question`` excludes text shared by all rows (shots, a template's head); ``prompt`` is the
+    whole prompt.
     """
-    forbidden = {0, *row.positions["exact_question"], *row.positions["pre_answer_all"], *row.positions[anchor]}
+    forbidden = {
+        0,
+        *row.positions["exact_question"],
+        *row.positions["pre_answer_all"],
+        *row.positions[anchor],
+    }
     if anchor in (*ANSWER_ANCHORS, "prompt_last"):
         first = max(row.positions["exact_question"]) + 1
+    elif region == "question":
+        first = min(row.positions["exact_question"] + row.positions["question_rest"])
     else:
-        first = min(row.positions["exact_question"] + row.positions["question_rest"]) if region == "question" else 1
+        first = 1
     return [p for p in range(first, row.prompt_length) if p not in forbidden]

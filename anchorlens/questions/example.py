@@ -11,8 +11,10 @@ from dataclasses import dataclass
 class Span:
     """Span of characters ``text[start:end]``.
 
-    >>> Span(10, 14).of("Who wrote Emma?")
-    'Emma'
+    Examples:
+        >>> import anchorlens as al
+        >>> al.Span(10, 14).of("Who wrote Emma?")
+        'Emma'
 
     Attributes:
         start: Index of the first character, from 0.
@@ -31,22 +33,30 @@ class Span:
         return self.start < other.end and other.start < self.end
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Example:
     """Row of a question set.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> row = al.load_qa([("Who wrote Emma?", "Jane Austen")]).examples[0]
+        >>> row.subject.of(row.question), row.answers, row.answer_type
+        ('Emma', ('Jane Austen',), 'person')
+
     Attributes:
         example_id: Unique id within the data set.
-        question_id: Hash of the normalised question, the unit of resampling.
+        question_id: Hash of the normalised question, always resampled as a
+            whole.
         dataset: Name of the data set.
         question: Text of the question.
         answers: Gold aliases, at least one; the first is the canonical one.
         subject: First segment of E_Q, characters of ``question``.
         property: Second segment of E_Q, characters of ``question``; does not overlap ``subject``.
         relation: Relation of the question, such as ``capital``. If None, unknown.
+        cluster: Unit of resampling where the data name at least ten. If None, the relation.
         answer_type: ``year``, ``number``, ``person``, ``place``, ``yes/no`` or ``other``.
-        span_source: Source of the spans: ``annotation``, ``annotation+rules`` (one annotated, the other by rules), ``template``,
-            ``rules``, ``spacy:NAME`` or ``callable:NAME``.
+        span_source: Source of the spans: ``annotation``, ``annotation+rules`` (one annotated, the
+            other by rules), ``template``, ``rules``, ``spacy:NAME`` or ``callable:NAME``.
         popularity: Monthly page views of the subject (PopQA's ``s_pop``). If None, unknown.
     """
 
@@ -58,6 +68,7 @@ class Example:
     subject: Span
     property: Span
     relation: str | None = None
+    cluster: str | None = None
     answer_type: str = "other"
     span_source: str = "rules"
     popularity: float | None = None
@@ -65,7 +76,8 @@ class Example:
 
 # Signs that are written as words, and variants of one sign.
 _WORDED = {"%": " percent ", "°": " degrees ", "♯": "#", "−": "-", "⁄": " ", "_": "_"}
-# Signs that distinguish answers: of a number (-40), at the end of a name or grade (C++, C#, A+, AB-), in a sum (2 + 2).
+# Signs that distinguish answers: of a number (-40), at the end of a name or grade (C++, C#, A+,
+# AB-), in a sum (2 + 2).
 _SIGNS = re.compile(
     r"""( (?<!\S)-(?=\d)
         | (?<=[^\s+\#-])(?:\++|\#)(?!\w)
@@ -92,7 +104,9 @@ class _Table(dict[int, str]):
 
 
 def _drop_invisible(char: str) -> str:
-    """Map zero-width joiners, variation selectors and trade marks to nothing, zero-width spaces and lone accents to a space."""
+    """Map zero-width joiners, variation selectors and trade marks to nothing, zero-width spaces and
+    lone accents to a space.
+    """
     # Tag characters distinguish flags, modifiers distinguish emoji: both are kept.
     if char in "™®©℠" or "\ufe00" <= char <= "\ufe0f":
         return ""
@@ -119,14 +133,16 @@ def _map_character(char: str) -> str:
     return f" {char} " if sign else " "
 
 
-_VISIBLE, _WORDS = _Table(_drop_invisible), _Table(_map_character)
+_VISIBLE = _Table(_drop_invisible)
+_WORDS = _Table(_map_character)
 
 
 def normalise(text: str) -> str:
-    """Return a text without case, punctuation, extra white space and variants of accents, for comparison.
+    """Return a text without case, punctuation, extra white space and variants of accents, for
+    comparison.
 
-    Scripts, combining marks and distinctive signs are kept: "C++" is not "C", "-40" not "40", "$5" not "5%". A text of punctuation
-    only is kept.
+    Scripts, combining marks and distinctive signs are kept: "C++" is not "C", "-40" not "40", "$5"
+    not "5%". A text of punctuation only is kept.
 
     >>> normalise("  The U.S.A.! "), normalise("C++, -40 and 1914-18")
     ('the u s a', 'c++ -40 and 1914 18')
@@ -138,7 +154,9 @@ def normalise(text: str) -> str:
         folded = unicodedata.normalize("NFKC", folded)
     words = folded.translate(_WORDS)
     if "+" in words or "-" in words or "#" in words:
-        words = _SIGNS.sub(lambda sign: sign[1] or " ", _PLUSES_END.sub(" ", _SUM.sub(" + ", words)))
+        words = _SIGNS.sub(
+            lambda sign: sign[1] or " ", _PLUSES_END.sub(" ", _SUM.sub(" + ", words))
+        )
     return " ".join(words.split()) or " ".join(folded.split())
 
 
@@ -148,7 +166,9 @@ def question_id(question: str) -> str:
 
 
 def pool_answers(examples: Iterable[Example]) -> dict[str, tuple[str, ...]]:
-    """Return ``question_id`` -> gold aliases of all rows with this question, since an answer of one row is right for the others."""
+    """Return ``question_id`` -> gold aliases of all rows with this question, since an answer of one
+    row is right for the others.
+    """
     pooled: dict[str, dict[str, None]] = {}
     for example in examples:
         pooled.setdefault(example.question_id, {}).update(dict.fromkeys(example.answers))

@@ -1,7 +1,8 @@
 """Split questions and assign a false answer to each (METHOD 3).
 
-Within each split the false answers are a permutation of the gold answers, so that an answer's text alone does not predict its truth.
-The share of the answer's words that occur in the question is matched within each question.
+Within each split the false answers are a permutation of the gold answers, so that an answer's text
+alone does not predict its truth. The share of the answer's words that occur in the question is
+matched within each question.
 """
 
 import hashlib
@@ -22,38 +23,55 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_options import YES_NO, find_options, option_key
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, normalise, pool_answers
-from anchorlens.questions.lexicon import STOP
+from anchorlens.questions.spans.lexicon import STOP
 
-# Weight of rows without a false answer, and of ranks, against uneven blocks; larger weights keep few more rows.
+# Weight of rows without a false answer, and of ranks, against uneven blocks; larger weights keep
+# few more rows.
 _PARTNER_WEIGHT = 2.0
 
 
-def split_questions(examples: Sequence[Example], shares: Mapping[str, float] = SHARES, *, seed: int = 0) -> dict[str, str]:
-    """Assign questions to blocks, relation by relation; returns ``question_id`` -> block.
+def split_questions(
+    examples: Sequence[Example], shares: Mapping[str, float] = SHARES, *, seed: int = 0
+) -> dict[str, str]:
+    """Assign questions to blocks, relation by relation, and return ``question_id`` -> block.
 
-    Questions that share a gold alias, or whose answers are options of one question, form a component and share a block. Components
-    are assigned from the largest down, to the block with most missing questions and false answers, ties broken by hashes.
+    Questions that share a gold alias, or whose answers are options of one question, form a
+    component and share a block. Components are assigned from the largest down, to the block with
+    most missing questions and false answers, ties broken by hashes.
 
     Args:
         examples: Questions.
         shares: Block -> share of the questions; shares sum to 1.
         seed: Random seed of the hashes.
     """
-    names, n = tuple(shares), len(shares)
+    names = tuple(shares)
+    n = len(shares)
     strata: dict[str, list[tuple[int, tuple[float, ...], list[str]]]] = defaultdict(list)
     for stratum, questions in _components(examples):
         strata[stratum].append((-len(questions), _ranks(questions[0], seed, n), questions))
     out: dict[str, str] = {}
     fractions = np.array(list(shares.values()))
-    wanted_so_far, filled = np.zeros(n), np.zeros(n)
-    # Strata of large components come first, so that single questions of other strata even out the blocks.
-    for _, components in sorted(strata.items(), key=lambda item: (min(c[0] for c in item[1]), item[0])):
-        wanted, here, largest = fractions * -sum(size for size, _, _ in components), np.zeros(n), np.zeros(n)
+    wanted_so_far = np.zeros(n)
+    filled = np.zeros(n)
+
+    def order(stratum: str) -> tuple[int, str]:
+        negative_size, _, _ = min(strata[stratum])
+        return negative_size, stratum
+
+    # Strata of large components come first, so that single questions of other strata even out the
+    # blocks.
+    for stratum in sorted(strata, key=order):
+        components = sorted(strata[stratum])
+        n_questions = sum(len(questions) for _, _, questions in components)
+        wanted = fractions * n_questions
+        here = np.zeros(n)
+        largest = np.zeros(n)
         wanted_so_far += wanted
-        for _, ranks, questions in sorted(components):
+        for _, ranks, questions in components:
             size = len(questions)
             lacking = wanted - here + wanted_so_far - filled
-            # Questions of one component share an answer: each needs a question of another component for its false answer.
+            # Questions of one component share an answer: each needs a question of another component
+            # for its false answer.
             alone = (2 * largest - here).clip(0)
             more = (2 * np.maximum(largest, size) - here - size).clip(0)
             chance = size * np.array(ranks)
@@ -68,16 +86,28 @@ def split_questions(examples: Sequence[Example], shares: Mapping[str, float] = S
 def _ranks(question: str, seed: int, n: int) -> tuple[float, ...]:
     """Return ``n`` numbers in [0, 1), hashed from the seed and a question's id."""
     digest = hashlib.shake_256(f"{seed}:split:{question}".encode()).digest(6 * n)
-    return tuple(int.from_bytes(digest[at : at + 6], "big") / 2**48 for at in range(0, 6 * n, 6))
+    ranks: list[float] = []
+    for i in range(n):
+        six_bytes = digest[6 * i : 6 * i + 6]
+        ranks.append(int.from_bytes(six_bytes, "big") / 2**48)
+    return tuple(ranks)
 
 
 def group_by_links(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
-    """Group items that share a key, directly or through others; returns lists of indices."""
+    """Group items that share a key, directly or through others, and return lists of indices."""
     first: dict[Hashable, int] = {}
-    links = [(first.setdefault(key, i), i) for i, own in enumerate(keys) for key in (("item", i), *own)]
-    left, right = zip(*links, strict=True) if links else ((), ())
-    n = max(right, default=-1) + 1
-    _, labels = connected_components(coo_matrix((np.ones(len(links)), (left, right)), shape=(n, n)), directed=False)
+    left: list[int] = []
+    right: list[int] = []
+    n = 0
+    for i, own in enumerate(keys):
+        n = i + 1
+        # An item without keys is a group of its own.
+        for key in (("item", i), *own):
+            left.append(first.setdefault(key, i))
+            right.append(i)
+    _, labels = connected_components(
+        coo_matrix((np.ones(len(left)), (left, right)), shape=(n, n)), directed=False
+    )
     groups: dict[int, list[int]] = defaultdict(list)
     for i, label in enumerate(labels.tolist()):
         groups[label].append(i)
@@ -85,30 +115,42 @@ def group_by_links(keys: Iterable[Iterable[Hashable]]) -> list[list[int]]:
 
 
 def _components(examples: Sequence[Example]) -> list[tuple[str, list[str]]]:
-    """Return the components: most frequent relation or answer type of the rows, and sorted question ids."""
-    keys = ((f"question:{row.question_id}", *(f"answer:{key}" for key in _link_keys(row))) for row in examples)
+    """Return the components: most frequent relation or answer type of the rows, and sorted question
+    ids.
+    """
+    keys: list[list[tuple[str, str]]] = []
+    for row in examples:
+        links = [("answer", key) for key in _link_keys(row)]
+        keys.append([("question", row.question_id), *links])
     out: list[tuple[str, list[str]]] = []
     for group in group_by_links(keys):
-        kinds = Counter(" ".join(map(str, _kind(examples[i]))) for i in group)
+        rows = [examples[i] for i in group]
+        kinds = Counter(" ".join(map(str, _kind(row))) for row in rows)
         stratum = min(kinds, key=lambda kind: (-kinds[kind], kind))
-        out.append((stratum, sorted({examples[i].question_id for i in group})))
+        out.append((stratum, sorted({row.question_id for row in rows})))
     return out
 
 
 def _kind(example: Example) -> tuple[str | int, ...]:
-    """Return the relation of an example or, without a relation, answer type and word count of the answer."""
+    """Return the relation of an example or, without a relation, answer type and word count of the
+    answer.
+    """
     if example.relation is not None:
         return ("relation", example.relation)
     return ("type", example.answer_type, len(normalise(example.answers[0]).split()))
 
 
 def _link_keys(example: Example) -> set[str]:
-    """Return the answers that link a row to others: its aliases, and the options of its question if its answer is one."""
+    """Return the answers that link a row to others: its aliases, and the options of its question if
+    its answer is one.
+    """
     keys = {option_key(answer) for answer in example.answers}
     if keys & set(YES_NO):
         keys |= set(YES_NO)
     options = find_options(example.question)
-    return keys | set(options) if options is not None and option_key(example.answers[0]) in options else keys
+    if options is not None and option_key(example.answers[0]) in options:
+        keys |= set(options)
+    return keys
 
 
 @dataclass(frozen=True)
@@ -121,25 +163,37 @@ class FalseAnswers:
 
 
 def assign_false_answers(
-    examples: Sequence[Example], split: Mapping[str, str], *, distractor: str = "matched", seed: int = 0
+    examples: Sequence[Example],
+    split: Mapping[str, str],
+    *,
+    distractor: str = "matched",
+    seed: int = 0,
 ) -> FalseAnswers:
-    """Assign to each row the gold answer of another row as its false answer, permuted within each split.
+    """Assign to each row the gold answer of another row as its false answer, permuted within each
+    split.
 
     * The same share of content words of the true and of the false answer occurs in the question.
-    * If the question has two options, the false answer is the other option. Other rows whose true answer occurs in their question
-      are dropped.
-    * A false answer is never right: gold aliases are pooled by ``question_id``, and rows that share an alias exchange no answers.
-    * A row without a false answer is dropped with its true answer, so that true and false strings stay the same multiset.
+    * If the question has two options, the false answer is the other option. Other rows whose true
+      answer occurs in their question are dropped.
+    * A false answer is never right: gold aliases are pooled by ``question_id``, and rows that share
+      an alias exchange no answers.
+    * A row without a false answer is dropped with its true answer, so that true and false strings
+      stay the same multiset.
 
-    ``distractor="matched"`` permutes within relation, or answer type and word count; ``"random"`` within the split.
+    ``distractor="matched"`` permutes within relation, or answer type and word count; ``"random"``
+    within the split.
     """
     if distractor not in DISTRACTORS:
-        raise InputError(f"distractor={distractor!r}: unknown. {did_you_mean(distractor, DISTRACTORS)}", argument="distractor")
+        raise InputError(
+            f"distractor={distractor!r}: unknown. {did_you_mean(distractor, DISTRACTORS)}",
+            argument="distractor",
+        )
     pooled = pool_answers(examples)
-    rows = [
-        _Row.of(example, pooled[example.question_id], split[example.question_id], matched=distractor == "matched")
-        for example in sorted(examples, key=lambda example: example.example_id)
-    ]
+    rows: list[_Row] = []
+    for example in sorted(examples, key=lambda example: example.example_id):
+        block = split[example.question_id]
+        answers = pooled[example.question_id]
+        rows.append(_Row.of(example, answers, block, matched=distractor == "matched"))
     false: dict[str, str] = {}
     source: dict[str, str] = {}
     dropped: list[Dropped] = []
@@ -153,7 +207,7 @@ def assign_false_answers(
     return FalseAnswers(false, source, tuple(dropped))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Row:
     example: Example
     kind: tuple[object, ...]  # rows of one kind may exchange answers
@@ -167,34 +221,62 @@ class _Row:
 
     @classmethod
     def of(cls, example: Example, answers: Iterable[str], split: str, *, matched: bool) -> "_Row":
-        gold, question = normalise(example.answers[0]), normalise(example.question)
-        kind = _kind(example) if matched else ()
+        """Describe a question of a split; ``answers`` are all that are right for it."""
+        gold = normalise(example.answers[0])
+        question = normalise(example.question)
         key = option_key(gold)
         words = content_words(gold)
         share = len(words.intersection(question.split())) / max(len(words), 1)
         options = find_options(example.question) if share == 1 else None
-        other = options[key == options[0]] if options is not None and key in options else None
-        right = frozenset(normalise(answer) for answer in answers)
-        return cls(example, (split, *kind), gold, key, words, right, question, other, share)
+        other = None
+        if options is not None and key in options:
+            first, second = options
+            other = second if key == first else first
+        return cls(
+            example=example,
+            kind=(split, *_kind(example)) if matched else (split,),
+            gold=gold,
+            key=key,
+            words=words,
+            right=frozenset(map(normalise, answers)),
+            question=question,
+            other=other,
+            share=share,
+        )
 
     def drop(self) -> Dropped:
         """Return the record of this row if no false answer is left for it."""
         if self.other is not None:
-            detail = f"the other option, {self.other!r}, is the true answer of too few other rows of the {self.kind[0]} split"
+            detail = (
+                f"the other option, {self.other!r}, is the true answer of too few other rows of the"
+                f" {self.kind[0]} split"
+            )
             return drop(self.example, "answer_in_question", detail)
         if self.share == 1:
-            return drop(self.example, "answer_in_question", "the true answer occurs in the question, a false one would not")
+            return drop(
+                self.example,
+                "answer_in_question",
+                "the true answer occurs in the question, a false one would not",
+            )
         kind = " ".join(map(str, self.kind))
         if self.share:
-            detail = f"the question has {self.share:.0%} of the words of the true answer, and of too few others in: {kind}"
+            detail = (
+                f"the question has {self.share:.0%} of the words of the true answer, and of too few"
+                f" others in: {kind}"
+            )
             return drop(self.example, "answer_word_in_question", detail)
         return drop(self.example, "no_distractor", f"no other answer in: {kind}")
 
 
 def content_words(answer: str) -> frozenset[str]:
-    """Return the words of an answer that a question may share: no stop words unless there are no others, and none of yes or no."""
+    """Return the words of an answer that a question may share: no stop words unless there are no
+    others, and none of yes or no.
+    """
     key = option_key(answer)
-    return frozenset(() if key in YES_NO else set(key.split()) - STOP or key.split())
+    if key in YES_NO:
+        return frozenset()
+    words = frozenset(key.split())
+    return words - STOP or words
 
 
 def _occurs(answer: str, text: str) -> bool:
@@ -202,19 +284,31 @@ def _occurs(answer: str, text: str) -> bool:
 
 
 def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Group rows that can exchange answers, directly or through others: one kind, or kinds linked by options."""
+    """Group rows that can exchange answers, directly or through others: one kind, or kinds linked
+    by options.
+    """
+    # (block, option): answers that a row needs, because they are the other option of its question.
     wanted = {(row.kind[0], row.other) for row in rows if row.other is not None}
     available = {(row.kind[0], row.key) for row in rows}
-    keys = (
-        (("kind", row.kind), *({(row.kind[0], row.key)} & wanted), *({(row.kind[0], row.other)} & wanted & available))
-        for row in rows
-    )
+    keys: list[list[Hashable]] = []
+    for row in rows:
+        links: list[Hashable] = [("kind", row.kind)]
+        own = (row.kind[0], row.key)
+        needed = (row.kind[0], row.other)
+        if own in wanted:
+            links.append(own)
+        if needed in wanted & available:
+            links.append(needed)
+        keys.append(links)
     return [[rows[i] for i in group] for group in group_by_links(keys)]
 
 
 def _permute(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
-    """Return a random permutation of allowed answers in which as few rows as possible keep their own answer."""
-    # Assignment of least cost: 0 for an allowed false answer, 1 for the row's own answer, n + 1 for any other.
+    """Return a random permutation of allowed answers in which as few rows as possible keep their
+    own answer.
+    """
+    # Assignment of least cost: 0 for an allowed false answer, 1 for the row's own answer, n + 1 for
+    # any other.
     n = len(group)
     order = np.random.default_rng([*seed, *b"given"]).permutation(n)
     shuffled = [group[i] for i in order]
@@ -232,26 +326,36 @@ def _permute(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:
 
 
 def _surplus(allowed: npt.NDArray[np.bool_]) -> list[int]:
-    """Return rows that keep their own answer in every permutation, up to a choice between equivalent rows."""
-    # Of c rows with the same k allowed answers at least c - k keep their own; including them is slow (8,000 rows, 60% "yes": 26 s).
-    takes, gives = np.packbits(allowed, axis=1), np.packbits(np.ascontiguousarray(allowed.T), axis=1)
+    """Return rows that keep their own answer in every permutation, up to a choice between
+    equivalent rows.
+    """
+    # Of c rows with the same k allowed answers at least c - k keep their own; including them is
+    # slow (8,000 rows, 60% "yes": 26 s).
+    takes = np.packbits(allowed, axis=1)
+    gives = np.packbits(np.ascontiguousarray(allowed.T), axis=1)
     alike: dict[bytes, list[int]] = defaultdict(list)
     for i in range(len(allowed)):
         alike[takes[i].tobytes() + gives[i].tobytes()].append(i)
-    return [i for rows in alike.values() for i in rows[allowed[rows[0]].sum() :]]
+    surplus: list[int] = []
+    for rows in alike.values():
+        n_allowed = int(allowed[rows[0]].sum())
+        surplus += rows[n_allowed:]
+    return surplus
 
 
 def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
     """Return whether the true answer of row j may be the false answer of row i, [row row]."""
-    by_kind = _places(enumerate(row.kind for row in group))
-    by_gold = _places(enumerate(row.gold for row in group))
-    by_word = _places((j, word) for j, row in enumerate(group) for word in row.words)
+    by_kind = _places_of_items((row.kind,) for row in group)
+    by_gold = _places_of_items((row.gold,) for row in group)
+    by_word = _places_of_items(row.words for row in group)
     n_words = np.array([max(len(row.words), 1) for row in group])
-    by_right = _places((j, answer) for j, row in enumerate(group) for answer in row.right)
-    golds_of, holding = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    golds, rights = _Phrases(by_gold), _Phrases(by_right)
+    by_right = _places_of_items(row.right for row in group)
+    golds_of: dict[str, set[str]] = defaultdict(set)  # option -> true answers with this key
     for row in group:
         golds_of[row.key].add(row.gold)
+    golds = _Phrases(by_gold)
+    rights = _Phrases(by_right)
+    holding: dict[str, set[str]] = defaultdict(set)  # right answer -> true answers that contain it
     for gold in by_gold:
         for answer in rights.inside(gold):
             holding[answer].add(gold)
@@ -264,8 +368,10 @@ def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
                 out[i, by_gold[gold]] = _occurs(gold, row.question) == with_article
         elif row.share < 1:
             out[i, by_kind[row.kind]] = True
-            for gold in set().union(*map(golds.inside, row.right), *(holding.get(answer, ()) for answer in row.right)):
-                out[i, by_gold[gold]] = False
+            for answer in row.right:
+                # A part of a right answer is no false answer, nor is a longer form of it.
+                for gold in golds.inside(answer) | holding.get(answer, set()):
+                    out[i, by_gold[gold]] = False
         # Rows with a common alias may share other answers ("14" and "fourteen").
         for answer in row.right:
             out[i, by_right[answer]] = False
@@ -279,10 +385,12 @@ def _allow_pairs(group: Sequence[_Row]) -> npt.NDArray[np.bool_]:
 _Key = TypeVar("_Key")
 
 
-def _places(pairs: Iterable[tuple[int, _Key]]) -> dict[_Key, npt.NDArray[np.int64]]:
+def _places_of_items(groups: Iterable[Iterable[_Key]]) -> dict[_Key, npt.NDArray[np.int64]]:
+    """Return item -> indices of the groups that contain it."""
     places: dict[_Key, list[int]] = defaultdict(list)
-    for i, key in pairs:
-        places[key].append(i)
+    for i, items in enumerate(groups):
+        for item in items:
+            places[item].append(i)
     return {key: np.array(indices) for key, indices in places.items()}
 
 
@@ -299,7 +407,10 @@ class _Phrases:
     def inside(self, text: str) -> set[str]:
         """Return the phrases that occur in a text."""
         words = text.split()
-        candidates = (
-            " ".join(words[i : i + n]) for i, word in enumerate(words) for n in self._lengths.get(word, ()) if i + n <= len(words)
-        )
-        return self._phrases.intersection(candidates)
+        found: set[str] = set()
+        for i, word in enumerate(words):
+            for n in self._lengths.get(word, ()):
+                candidate = " ".join(words[i : i + n])
+                if candidate in self._phrases:
+                    found.add(candidate)
+        return found

@@ -18,10 +18,17 @@ from anchorlens.questions.example import Example
 
 @dataclass(frozen=True)
 class PromptText:
-    """Text of a prompt.
+    """Text of a prompt, returned by ``render`` of a custom prompt.
 
-    >>> PromptText(text="Q: Who wrote Emma?\\nA:", question_start=3, separator=" ").question_start
-    3
+    Examples:
+        >>> import anchorlens as al
+        >>> class Shout:
+        ...     name = "shout"
+        ...
+        ...     def render(self, question, tokenizer):
+        ...         return al.PromptText(text=f"{question}!\\n", question_start=0, separator="")
+        >>> Shout().render("Who wrote Emma?", None).text
+        'Who wrote Emma?!\\n'
 
     Attributes:
         text: Text before the answer, without the separator.
@@ -51,7 +58,10 @@ class Prompt(Protocol):
 PromptLike: TypeAlias = str | Prompt
 
 QUESTION = "{question}"
-_KINDS = "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat', 'chat(2026-11-27)' or a text with {question} in it"
+_KINDS = (
+    "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat', 'chat(2026-11-27)' or a text with {question}"
+    " in it"
+)
 
 
 @dataclass(frozen=True)
@@ -60,31 +70,43 @@ class QAPrompt:
 
     name: str = "qa"
 
-    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
+    def render(
+        self,
+        question: str,
+        tokenizer: PreTrainedTokenizerBase,  # noqa: ARG002
+    ) -> PromptText:
         """Return the text before the answer; the tokenizer is not used."""
         return PromptText(text=f"Q: {question}\nA:", question_start=3, separator=" ")
 
 
 @dataclass(frozen=True)
 class FewShotPrompt:
-    """Prompt of answered questions in the ``qa`` form, each followed by a blank line, and the question."""
+    """Prompt of answered questions in the ``qa`` form, each followed by a blank line, and the
+    question.
+    """
 
     name: str
     shots: tuple[tuple[str, str], ...]
     shot_ids: frozenset[str]  # question_id of the shots
 
-    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
+    def render(
+        self,
+        question: str,
+        tokenizer: PreTrainedTokenizerBase,  # noqa: ARG002
+    ) -> PromptText:
         """Return the text before the answer; the tokenizer is not used."""
         head = "".join(f"Q: {shot}\nA: {answer}\n\n" for shot, answer in self.shots)
-        return PromptText(text=f"{head}Q: {question}\nA:", question_start=len(head) + 3, separator=" ")
+        return PromptText(
+            text=f"{head}Q: {question}\nA:", question_start=len(head) + 3, separator=" "
+        )
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
     """Chat template of the tokenizer with the question as the only user message.
 
-    The rendered text is tokenized like any other prompt; a BOS in the template is not added again. A template that writes the date
-    reads it from ``clock``, so all rows have the same one.
+    The rendered text is tokenized like any other prompt; a BOS in the template is not added again.
+    A template that writes the date reads it from ``clock``, so all rows have the same one.
     """
 
     name: str = "chat"
@@ -93,12 +115,17 @@ class ChatPrompt:
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
         """Return the template's text up to the start of the model's turn."""
         if not tokenizer.chat_template:
-            raise InputError("prompt='chat': the tokenizer has no chat template. Use prompt='qa'.", argument="prompt")
+            raise InputError(
+                "prompt='chat': the tokenizer has no chat template. Use prompt='qa'.",
+                argument="prompt",
+            )
         text = render_chat(tokenizer, [("user", question)], self.clock)
         start = text.rfind(question)
         if not question.strip() or start < 0:
             raise InputError(
-                f"prompt='chat': the chat template changes the question {question[:80]!r}. Use prompt='qa'.", argument="prompt"
+                "prompt='chat': the chat template changes the"
+                f" question {question[:80]!r}. Use prompt='qa'.",
+                argument="prompt",
             )
         return PromptText(text=text, question_start=start, separator="")
 
@@ -107,8 +134,8 @@ class ChatPrompt:
 class TemplatePrompt:
     """Prompt with the user's text around the question, such as ``Question: {question}\\nAnswer:``.
 
-    Spaces at the template's end are the separator; after other white space it is empty, else one space. ``name`` is the template
-    with line ends written as ``\\n``.
+    Spaces at the template's end are the separator; after other white space it is empty, else one
+    space. ``name`` is the template with line ends written as ``\\n``.
     """
 
     name: str
@@ -118,17 +145,26 @@ class TemplatePrompt:
 
     @classmethod
     def of(cls, template: str) -> "TemplatePrompt":
-        """Make the prompt of a template; ``\\`` followed by ``n``, as typed in a shell, is a line end."""
+        """Make the prompt of a template; ``\\`` followed by ``n``, as typed in a shell, is a line
+        end.
+        """
         text = template.replace("\\n", "\n")
         n = text.count(QUESTION)
         if n != 1:
-            raise InputError(f"prompt={shorten(template)}: contains {QUESTION} {n} times. Write it once.", argument="prompt")
+            raise InputError(
+                f"prompt={shorten(template)}: contains {QUESTION} {n} times. Write it once.",
+                argument="prompt",
+            )
         before, after = text.split(QUESTION)
         body = after.rstrip(" ")
         separator = after[len(body) :] or ("" if body and body[-1].isspace() else " ")
         return cls(name=text.replace("\n", "\\n"), before=before, after=body, separator=separator)
 
-    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:  # noqa: ARG002
+    def render(
+        self,
+        question: str,
+        tokenizer: PreTrainedTokenizerBase,  # noqa: ARG002
+    ) -> PromptText:
         """Return the text before the answer; the tokenizer is not used."""
         return PromptText(f"{self.before}{question}{self.after}", len(self.before), self.separator)
 
@@ -137,7 +173,9 @@ TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
 
 
 def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text after the answer for the readout ``p_true``: the question if it is correct (Kadavath et al. 2022)."""
+    """Return the text after an answer for the readout ``p_true``, which asks whether the answer is
+    correct (Kadavath et al. 2022).
+    """
     if not isinstance(prompt, ChatPrompt):
         return f"\n{TRUTH_QUESTION}\nA:"
     mark = "The answer stands here."
@@ -145,7 +183,9 @@ def truth_question(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
     _, has_mark, after = render_chat(tokenizer, turns, prompt.clock).rpartition(mark)
     if not has_mark or TRUTH_QUESTION not in after:
         raise InputError(
-            "prompt='chat': the chat template drops a second question after an answer. Use prompt='qa'.", argument="prompt"
+            "prompt='chat': the chat template drops a second"
+            " question after an answer. Use prompt='qa'.",
+            argument="prompt",
         )
     return after
 
@@ -156,10 +196,18 @@ _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s
 
 def check_prompt(prompt: Any) -> Prompt:
     """Return an object that has the interface of a prompt; raise InputError otherwise."""
-    name, render = getattr(prompt, "name", None), getattr(prompt, "render", None)
-    if isinstance(prompt, type) or not callable(render) or not takes(render, 2) or not isinstance(name, str) or not name:
+    name = getattr(prompt, "name", None)
+    render = getattr(prompt, "render", None)
+    if (
+        isinstance(prompt, type)
+        or not callable(render)
+        or not takes(render, 2)
+        or not isinstance(name, str)
+        or not name
+    ):
         raise InputError(
-            f"prompt={short_repr(prompt)}: must be {_KINDS}, or an object with name and render(question, tokenizer).",
+            f"prompt={short_repr(prompt)}: must be {_KINDS}, or an object with name and"
+            " render(question, tokenizer).",
             argument="prompt",
         )
     return prompt
@@ -172,27 +220,39 @@ def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerB
     start = as_int(text.question_start) if isinstance(text, PromptText) else None
     if start is None or not isinstance(text.text, str) or not isinstance(text.separator, str):
         fix = "Return al.PromptText(text=..., question_start=..., separator=' ')"
-        raise InputError(f"prompt={name}: render returned {short_repr(text)}. {fix}.", argument="prompt")
+        raise InputError(
+            f"prompt={name}: render returned {short_repr(text)}. {fix}.", argument="prompt"
+        )
     if start < 0 or text.text[start : start + len(question)] != question:
-        places = [i for i in range(len(text.text)) if text.text.startswith(question, i)] if question else []
-        where = f"the question is at {join_words(places, most=3)}" if places else "its text does not contain the question"
+        where = "its text does not contain the question"
+        if question and question in text.text:
+            places = [i for i in range(len(text.text)) if text.text.startswith(question, i)]
+            where = f"the question is at {join_words(places, most=3)}"
         fix = "Return the index of the question's first character."
-        raise InputError(f"prompt={name}: render returned question_start={start}, but {where}. {fix}", argument="prompt")
+        raise InputError(
+            f"prompt={name}: render returned question_start={start}, but {where}. {fix}",
+            argument="prompt",
+        )
     return text
 
 
 def reads_more_than_arguments(prompt: Prompt) -> bool:
-    """Return whether rendered prompts depend on the clock or on code of the user, beside arguments, data and tokenizer."""
+    """Return whether rendered prompts depend on the clock or on code of the user, beside arguments,
+    data and tokenizer.
+    """
     if isinstance(prompt, ChatPrompt):
         return prompt.clock.is_read
     return not isinstance(prompt, (QAPrompt, FewShotPrompt, TemplatePrompt))
 
 
-def make_prompt(prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int) -> Prompt:
+def make_prompt(
+    prompt: PromptLike, evaluated: Sequence[Example], pool: Sequence[Example], seed: int
+) -> Prompt:
     """Make the prompt of a name, or check a custom prompt.
 
-    Shots are drawn from rows of ``pool`` that are not ``evaluated``; if these are too few, also from ``evaluated``, and the caller
-    drops them (``FewShotPrompt.shot_ids``). A seed in the name overrides ``seed``.
+    Shots are drawn from rows of ``pool`` that are not ``evaluated``; if these are too few, also
+    from ``evaluated``, and the caller drops them (``FewShotPrompt.shot_ids``). A seed in the name
+    overrides ``seed``.
     """
     if not isinstance(prompt, str):
         return check_prompt(prompt)
@@ -222,13 +282,18 @@ def _parse_time(prompt: str, text: str) -> datetime:
     return time
 
 
-def _few_shot(k: int, seed: int, evaluated: Sequence[Example], pool: Sequence[Example]) -> FewShotPrompt:
-    taken = {example.question_id for example in evaluated}
-    free = list({e.question_id: e for e in pool if e.question_id not in taken}.values())
-    rest = list({e.question_id: e for e in evaluated}.values())
+def _few_shot(
+    k: int, seed: int, evaluated: Sequence[Example], pool: Sequence[Example]
+) -> FewShotPrompt:
+    # One row per question: its last.
+    evaluated_by_id = {example.question_id: example for example in evaluated}
+    pool_by_id = {example.question_id: example for example in pool}
+    free = [one for name, one in pool_by_id.items() if name not in evaluated_by_id]
+    rest = list(evaluated_by_id.values())
     if k < 1 or k >= len(free) + len(rest):
         raise InputError(
-            f"prompt='fewshot({k})': needs at least one shot and fewer shots than the {len(free) + len(rest)} questions loaded.",
+            f"prompt='fewshot({k})': needs at least one shot and fewer shots than the"
+            f" {len(free) + len(rest)} questions loaded.",
             argument="prompt",
         )
     rng = random.Random(f"{seed}:shots")

@@ -13,7 +13,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of
 from anchorlens.prompts.batches import common_prefix
-from anchorlens.prompts.dataset import PromptDataset
+from anchorlens.prompts.dataset import Dropped, PromptDataset
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.datasets import QAData, load_qa
@@ -32,7 +32,7 @@ from anchorlens.questions.tokens import RowTokenizer, make_token_text
 _PREFIX_ROWS = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QuestionContext(SweepContext):
     """Context of a sweep over questions: rows to evaluate, pool of donors and tokenizer."""
 
@@ -47,7 +47,8 @@ class QuestionContext(SweepContext):
 
     @cached_property
     def _prompts_sha256(self) -> str:
-        prompt, hf = self.tokenizer.prompt, self.tokenizer.tokenizer
+        prompt = self.tokenizer.prompt
+        hf = self.tokenizer.tokenizer
         texts = [render_prompt(prompt, example.question, hf).text for example in self.examples]
         if self.tokenizer.ask:
             texts.append(truth_question(prompt, hf))
@@ -57,30 +58,62 @@ class QuestionContext(SweepContext):
     @override
     def clock(self) -> str | None:
         prompt = self.tokenizer.prompt
-        return prompt.clock.time.isoformat() if isinstance(prompt, ChatPrompt) and prompt.clock.is_read else None
+        if isinstance(prompt, ChatPrompt) and prompt.clock.is_read:
+            return prompt.clock.time.isoformat()
+        return None
 
 
 def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionContext:
-    """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve as shots."""
+    """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve
+    as shots.
+    """
     hf = adapter.tokenizer
     if hf is None:
-        raise InputError("model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.", argument="model")
+        raise InputError(
+            "model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.",
+            argument="model",
+        )
     prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
-    tokenizer = RowTokenizer(hf, prompt, add_bos=spec.add_bos, max_length=adapter.shape.n_ctx, ask=spec.has_truth_question)
+    tokenizer = RowTokenizer(
+        hf,
+        prompt,
+        add_bos=spec.add_bos,
+        max_length=adapter.shape.n_ctx,
+        ask=spec.has_truth_question,
+    )
     shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()
-    examples, pool = (tuple(e for e in rows if e.question_id not in shots) for rows in (data.examples, data.pool))
-    used = tuple(drop(e, "used_as_shot") for e in data.examples if e.question_id in shots)
+    examples: list[Example] = []
+    used: list[Dropped] = []
+    for example in data.examples:
+        if example.question_id in shots:
+            used.append(drop(example, "used_as_shot"))
+        else:
+            examples.append(example)
+    pool = tuple(example for example in data.pool if example.question_id not in shots)
     prompts = [tokenizer.prompt_ids(example.question) for example in examples[:_PREFIX_ROWS]]
     prefix = prompts[0][: common_prefix(prompts, len(prompts[0]))] if len(prompts) > 1 else ()
     return QuestionContext(
-        adapter, name_of(adapter.model), data, (*data.dropped, *used), spec.progress, prompt.name, tokenizer.add_bos, prefix,
-        tokenizer.token_text, examples, pool, tokenizer,
-    )  # fmt: skip
+        adapter=adapter,
+        model_name=name_of(adapter.model),
+        data=data,
+        dropped=(*data.dropped, *used),
+        progress=spec.progress,
+        prompt=prompt.name,
+        add_bos=tokenizer.add_bos,
+        prefix=prefix,
+        token_text=tokenizer.token_text,
+        examples=tuple(examples),
+        pool=pool,
+        tokenizer=tokenizer,
+    )
 
 
 def _load(data: Any, seed: int) -> QAData:
     if isinstance(data, PromptDataset) and not isinstance(data, QAData):
-        raise InputError(f"data={short_repr(data)}: this protocol needs questions. Use load_qa, or patch_sweep.", argument="data")
+        raise InputError(
+            f"data={short_repr(data)}: this protocol needs questions. Use load_qa, or patch_sweep.",
+            argument="data",
+        )
     return data if isinstance(data, QAData) else load_qa(data, seed=seed)
 
 

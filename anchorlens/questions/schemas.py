@@ -1,19 +1,19 @@
 """Fields of each data set, and the conversion of rows into records."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import DataError
-from anchorlens.prompts.cells import cell_text, unpack
+from anchorlens.prompts.cells import cell_text, shift_index, unpack
 from anchorlens.questions.answers import ANSWER_TYPES
 
 Row: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schema:
     """Fields of a data set: for each value the names of its columns, in order of preference."""
 
@@ -32,7 +32,7 @@ class Schema:
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """Fields that are read, each with its alternative names."""
-        optional = (self.ids, self.relation, ("answer_type",), self.popularity)
+        optional = (self.ids, self.relation, ("cluster",), ("answer_type",), self.popularity)
         segments = (("subject",), ("property",), ("subject_span",), ("property_span",))
         return (*self.needed, *optional, *segments, *((("subj",),) if self.templated else ()))
 
@@ -41,17 +41,34 @@ class Schema:
         """Column names that are read."""
         return frozenset(name for group in self.groups for name in group)
 
+    def answer_field(self, row: Row) -> str | None:
+        """Return the field of a row that has its answers; None if there is none."""
+        return next((name for name in self.answers if name in row), None)
+
 
 SCHEMAS = {
-    "popqa": Schema("popqa", ("possible_answers", "obj"), ("prop", "relation"), ("s_pop", "popularity"), templated=True),
-    "triviaqa": Schema("triviaqa", ("answer",), ids=("question_id", "QuestionId", "id")),
-    "hotpotqa": Schema("hotpotqa", ("answer",)),
-    "nq": Schema("nq", ("answer",)),
-    "own": Schema("own", ("answers", "answer"), ("relation", "prop"), ("popularity", "s_pop")),
+    "popqa": Schema(
+        name="popqa",
+        answers=("possible_answers", "obj"),
+        relation=("prop", "relation"),
+        popularity=("s_pop", "popularity"),
+        templated=True,
+    ),
+    "triviaqa": Schema(
+        name="triviaqa", answers=("answer",), ids=("question_id", "QuestionId", "id")
+    ),
+    "hotpotqa": Schema(name="hotpotqa", answers=("answer",)),
+    "nq": Schema(name="nq", answers=("answer",)),
+    "own": Schema(
+        name="own",
+        answers=("answers", "answer"),
+        relation=("relation", "prop"),
+        popularity=("popularity", "s_pop"),
+    ),
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """Row of a question set with converted fields; ``fault`` describes an invalid annotation."""
 
@@ -59,6 +76,7 @@ class Record:
     answers: tuple[str, ...]
     file_id: str | None = None
     relation: str | None = None
+    cluster: str | None = None
     answer_type: str | None = None
     popularity: float | None = None
     subject_text: str | None = None
@@ -70,28 +88,63 @@ class Record:
     fault: str = ""
 
 
+def number_rows(rows: Iterable[Row], source: str) -> Iterator[tuple[str, Row]]:
+    """Yield each row with its place for messages: the source and its number from 1."""
+    for number, row in enumerate(rows, start=1):
+        yield f"{source}, row {number}", row
+
+
 def _first_text(row: Row, fields: Sequence[str], where: str) -> str | None:
-    return next((text for text in (cell_text(row.get(field), where, field) for field in fields) if text is not None), None)
+    """Return the first field that is not missing."""
+    for field in fields:
+        text = cell_text(row.get(field), where, field)
+        if text is not None:
+            return text
+    return None
 
 
 def read_answers(value: object, where: str = "cell", field: str = "answers") -> tuple[str, ...]:
-    """Return the gold aliases, the canonical one first, of a string, number, list, JSON, or an object of TriviaQA or SQuAD.
+    """Return the gold aliases, the canonical one first, of a string, number, list, JSON, or an
+    object of TriviaQA or SQuAD.
 
-    >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]'), read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
-    (('Jem Cohen', 'Jem Alan Cohen'), ('Rome', 'Roma'))
+    >>> read_answers('["Jem Cohen", "Jem Alan Cohen"]')
+    ('Jem Cohen', 'Jem Alan Cohen')
+    >>> read_answers({"value": "Rome", "aliases": ["Roma", "Rome"]})
+    ('Rome', 'Roma')
     """
-    value = unpack(value, where)
-    if isinstance(value, Mapping):
-        parts = {str(name).casefold(): part for name, part in value.items()}  # the published file has Value and Aliases
-        if {"value", "aliases"} & set(parts):
-            value = [parts.get("value"), *_as_list(parts.get("aliases"))]
-        elif "text" in parts:
-            value = parts["text"]
-    texts = (cell_text(item, where, field) for item in _as_list(value))
+    items = _aliases(unpack(value, f"{where}: {field}"))
+    texts = [cell_text(item, where, field) for item in items]
     return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
-def _as_list(value: object) -> Sequence[object]:
+def _aliases(value: object) -> list[object]:
+    """Return the items of a list, or the parts of an object with aliases."""
+    if isinstance(value, Mapping):
+        # TriviaQA's published file has Value and Aliases.
+        parts = {str(name).casefold(): part for name, part in value.items()}
+        if {"value", "aliases"} & set(parts):
+            return [parts.get("value"), *_as_list(parts.get("aliases"))]
+        if "text" in parts:
+            return _as_list(parts["text"])
+        return [value]
+    if isinstance(value, list):
+        aliases: list[object] = []
+        for item in value:
+            # Published SQuAD has a list of objects with a text each.
+            aliases += _aliases(item) if isinstance(item, Mapping) else [item]
+        return aliases
+    return [value]
+
+
+def _first_answers(row: Row, fields: Sequence[str], where: str) -> tuple[str, ...]:
+    for field in fields:
+        answers = read_answers(row.get(field), where, field)
+        if answers:
+            return answers
+    return ()
+
+
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
@@ -100,33 +153,53 @@ def _is_whole(value: object) -> bool:
 
 
 def read_row(row: Row, schema: Schema, where: str) -> Record:
-    """Convert one row into a record: None for missing optional fields, empty for a missing question or answer."""
+    """Convert one row into a record: None for missing optional fields, empty for a missing question
+    or answer.
+    """
     raw = row.get("question")
     question = cell_text(raw, where, "question") or ""
-    left = raw.find(question) if isinstance(raw, str) else 0  # characters before the text
-    spans, fault = dict[str, tuple[int, int]](), ""
+    written = raw if isinstance(raw, str) else ""
+    spans: dict[str, tuple[int, int]] = {}
+    fault = ""
     for field in ("subject_span", "property_span"):
         value = unpack(row.get(field), where)
         value = value.strip() or None if isinstance(value, str) else value
         if isinstance(value, list) and len(value) == 2 and all(map(_is_whole, value)):
-            spans[field] = int(value[0]) - left, int(value[1]) - left
+            start = shift_index(written, int(value[0]))
+            spans[field] = start, shift_index(written, int(value[1]))
         elif value is not None and not (isinstance(value, list) and not value):
-            fault = fault or f"{where}: {field} must be [first character, one past the last], got {short_repr(value)}."
-    aliases = (read_answers(row.get(field), where, field) for field in schema.answers)
-    kind, popularity = cell_text(row.get("answer_type"), where, "answer_type"), _first_text(row, schema.popularity, where)
+            fault = fault or (
+                f"{where}: {field} must be [first character, one past the last], "
+                f"got {short_repr(value)}."
+            )
+    kind = cell_text(row.get("answer_type"), where, "answer_type")
+    popularity = _first_text(row, schema.popularity, where)
     if kind is not None and kind not in ANSWER_TYPES:
-        raise DataError(f"{where}: answer_type={shorten(kind)} is unknown. Use one of {', '.join(ANSWER_TYPES)}.")
+        raise DataError(
+            f"{where}: answer_type={shorten(kind)} is unknown."
+            f" Use one of {', '.join(ANSWER_TYPES)}."
+        )
     try:
         views = None if popularity is None else float(popularity)
     except ValueError:
         views = math.nan
     if views is not None and not math.isfinite(views):
-        raise DataError(f"{where}: {' or '.join(schema.popularity)} must be a number, got {shorten(str(popularity))}.")
+        raise DataError(
+            f"{where}: {' or '.join(schema.popularity)} must be a number, got"
+            f" {shorten(str(popularity))}."
+        )
     return Record(
-        question, next((answers for answers in aliases if answers), ()), file_id=_first_text(row, schema.ids, where),
-        relation=_first_text(row, schema.relation, where), answer_type=kind, popularity=views,
+        question=question,
+        answers=_first_answers(row, schema.answers, where),
+        file_id=_first_text(row, schema.ids, where),
+        relation=_first_text(row, schema.relation, where),
+        cluster=_first_text(row, ("cluster",), where),
+        answer_type=kind,
+        popularity=views,
         subject_text=cell_text(row.get("subject"), where, "subject"),
-        property_text=cell_text(row.get("property"), where, "property"), **spans,
+        property_text=cell_text(row.get("property"), where, "property"),
+        **spans,
         popqa_subject=cell_text(row.get("subj"), where, "subj") if schema.templated else None,
-        templated=schema.templated, fault=fault,
-    )  # fmt: skip
+        templated=schema.templated,
+        fault=fault,
+    )

@@ -1,9 +1,12 @@
-"""Token rows: a prompt with a teacher-forced answer, tokenized once, and the positions of every anchor in it (METHOD 2).
+"""Token rows: a prompt with a teacher-forced answer, tokenized once, and the positions of every
+anchor in it (METHOD 2).
 
-Positions are in *pairing order* (subject, then property): slot i of a base and slot i of a donor are the same role and offset.
+Positions are in *pairing order* (subject, then property): slot i of a base and slot i of a donor
+are the same role and offset.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -16,6 +19,9 @@ from anchorlens.prompts.dataset import RowDropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
+from anchorlens.questions.spans.lexicon import STOP
+
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,8 @@ class Answer:
 class TokenRow(TokenizedPrompt):
     """Tokenized question with its answer.
 
-    ``id`` is ``example_id``; with ``|true`` or ``|false`` if both answers are rows; ``base~donor`` for a corrupt input.
+    ``id`` is ``example_id``; with ``|true`` or ``|false`` if both answers are rows; ``base~donor``
+    for a corrupt input.
     """
 
     example: Example
@@ -50,10 +57,15 @@ class TokenRow(TokenizedPrompt):
     def columns(self) -> dict[str, object]:
         example = self.example
         return {
-            "question": self.question, "answer": self.answer.exact.of(self.answer.text), "label": self.answer.label,
-            "text": self.text, "relation": example.relation, "answer_type": example.answer_type,
-            "popularity": example.popularity, "span_source": example.span_source,
-        }  # fmt: skip
+            "question": self.question,
+            "answer": self.answer.exact.of(self.answer.text),
+            "label": self.answer.label,
+            "text": self.text,
+            "relation": example.relation,
+            "answer_type": example.answer_type,
+            "popularity": example.popularity,
+            "span_source": example.span_source,
+        }
 
     @property
     def answer_ids(self) -> tuple[int, ...]:
@@ -62,9 +74,12 @@ class TokenRow(TokenizedPrompt):
 
 
 class RowTokenizer:
-    """Converts examples into :class:`TokenRow`; ``ask`` appends the question of ``p_true``.
+    """Tokenizes examples with their answers and finds the positions of all anchors.
 
-    If ``add_bos`` is None, BOS is added as the tokenizer does. Rows longer than ``max_length`` tokens are dropped.
+    ``ask`` appends the question of the readout ``p_true``.
+
+    If ``add_bos`` is None, BOS is added as the tokenizer does. Rows longer than ``max_length``
+    tokens are dropped.
     """
 
     def __init__(
@@ -78,7 +93,9 @@ class RowTokenizer:
     ) -> None:
         if not tokenizer.is_fast:
             fix = "Load the fast tokenizer (AutoTokenizer.from_pretrained(..., use_fast=True))."
-            raise InputError(f"tokenizer: {type(tokenizer).__name__} returns no character offsets. {fix}")
+            raise InputError(
+                f"tokenizer: {type(tokenizer).__name__} returns no character offsets. {fix}"
+            )
         self.tokenizer = tokenizer
         self.prompt = check_prompt(prompt)
         self.add_bos = resolve_add_bos(tokenizer, add_bos)
@@ -86,9 +103,17 @@ class RowTokenizer:
         self.ask = ask
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return token ids and character offsets of a text; BOS, if :attr:`add_bos`, has an empty offset."""
-        out = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        ids, offsets = list(out["input_ids"]), [(int(a), int(b)) for a, b in out["offset_mapping"]]  # pyright: ignore
+        """Return token ids and character offsets of a text.
+
+        A BOS, if :attr:`add_bos`, has an empty offset, so that no span includes it.
+        """
+        out = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        ids = list(out["input_ids"])  # pyright: ignore[reportArgumentType]
+        offsets: list[tuple[int, int]] = []
+        for start, end in out["offset_mapping"]:  # pyright: ignore[reportGeneralTypeIssues]
+            offsets.append((int(start), int(end)))
         whole = with_bos(self.tokenizer, ids, self.add_bos)
         return whole, [(0, 0)] * (len(whole) - len(ids)) + offsets
 
@@ -96,11 +121,17 @@ class RowTokenizer:
         """Return the token ids of the prompt without an answer."""
         return tuple(self.encode(render_prompt(self.prompt, question, self.tokenizer).text)[0])
 
-    def row(self, example: Example, answer: Answer | None = None, row_id: str | None = None) -> TokenRow:
-        """Tokenize one example with an answer, the first gold alias if None; raise RowDropped if it cannot be measured."""
+    def row(
+        self, example: Example, answer: Answer | None = None, row_id: str | None = None
+    ) -> TokenRow:
+        """Tokenize one example with an answer, the first gold alias if None; raise RowDropped if it
+        cannot be measured.
+        """
         spans = {"subject": example.subject, "property": example.property}
         name = row_id or example.example_id
-        return self._row(name, example, example.question, spans, answer or Answer.gold(example.answers[0]))
+        return self._row(
+            name, example, example.question, spans, answer or Answer.gold(example.answers[0])
+        )
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
@@ -108,21 +139,33 @@ class RowTokenizer:
         return make_token_text(self.tokenizer)
 
     def corrupt_row(self, base: TokenRow, donor: Example) -> TokenRow:
-        """Return the base's input and answer with the E_Q text of the donor (METHOD 4, denoising)."""
+        """Return the base's input and answer with the E_Q text of the donor (METHOD 4,
+        denoising).
+        """
         example = base.example
+        # In the order of the question: either segment may come first.
         parts = sorted(
-            ((example.subject, "subject", donor.subject), (example.property, "property", donor.property)), key=lambda p: p[0]
+            [
+                (example.subject, "subject", donor.subject),
+                (example.property, "property", donor.property),
+            ],
+            key=lambda part: part[0],
         )
-        question, end, spans = "", 0, {}
+        question = ""
+        end = 0
+        spans: dict[str, Span] = {}
         for span, role, donor_span in parts:
             question += example.question[end : span.start]
             text = donor_span.of(donor.question)
             spans[role] = Span(len(question), len(question) + len(text))
-            question, end = question + text, span.end
+            question += text
+            end = span.end
         question += example.question[end:]
         return self._row(f"{base.id}~{donor.example_id}", example, question, spans, base.answer)
 
-    def _row(self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer) -> TokenRow:
+    def _row(
+        self, row_id: str, example: Example, question: str, spans: dict[str, Span], answer: Answer
+    ) -> TokenRow:
         prompt = render_prompt(self.prompt, question, self.tokenizer)
         answer_start = len(prompt.text) + len(prompt.separator)
         text = prompt.text + prompt.separator + answer.text
@@ -131,17 +174,29 @@ class RowTokenizer:
         ids, offsets = self.encode(text)
         prompt_ids = self.encode(prompt.text)[0]
         if ids[: len(prompt_ids)] != prompt_ids:
-            raise RowDropped("prompt_not_prefix", "the answer's first characters merge with the prompt's last token")
+            raise RowDropped(
+                "prompt_not_prefix",
+                "the answer's first characters merge with the prompt's last token",
+            )
         if self.max_length is not None and len(ids) > self.max_length:
             raise RowDropped("too_long", f"{len(ids)} tokens, the model takes {self.max_length}")
         in_text = {role: _shift(span, prompt.question_start) for role, span in spans.items()}
         in_text["answer"] = _shift(answer.exact, answer_start)
         whole_question = Span(prompt.question_start, prompt.question_start + len(question))
         positions = anchor_positions(offsets, in_text, whole_question, len(prompt_ids))
+        positions |= word_positions(offsets, text, whole_question, positions["question_rest"])
         row = TokenRow(
-            id=row_id, group=example.question_id, ids=tuple(ids), positions=positions, example=example, text=text,
-            question=question, answer=answer, prompt_length=len(prompt_ids),
-        )  # fmt: skip
+            id=row_id,
+            group=example.question_id,
+            cluster=example.cluster or example.relation or "",
+            ids=tuple(ids),
+            positions=positions,
+            example=example,
+            text=text,
+            question=question,
+            answer=answer,
+            prompt_length=len(prompt_ids),
+        )
         for role, span in in_text.items():
             self._check_text(row, role, span.of(text))
         return row
@@ -152,11 +207,17 @@ class RowTokenizer:
         decoded = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         assert isinstance(decoded, str)
         if wanted not in decoded and normalise(wanted) not in normalise(decoded):
-            raise RowDropped("anchor_text_mismatch", f"{role}: tokens decode to {decoded!r}, the span is {wanted!r}")
+            raise RowDropped(
+                "anchor_text_mismatch",
+                f"{role}: tokens decode to {decoded!r}, the span is {wanted!r}",
+            )
 
 
 def make_token_text(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
-    """Return the function token id -> text with its leading space, if any; parts of a character decode to replacement signs."""
+    """Return the function token id -> text, with a leading space if the token has one.
+
+    A part of a character decodes to a replacement sign.
+    """
 
     @cache
     def text(token: int) -> str:
@@ -164,7 +225,9 @@ def make_token_text(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
         assert isinstance(decoded, str)
         raw = tokenizer.convert_ids_to_tokens(token)
         # SentencePiece marks the space with a sign, and omits it at the start of a text.
-        has_space = isinstance(raw, str) and raw.startswith("\u2581") and not decoded.startswith(" ")
+        has_space = (
+            isinstance(raw, str) and raw.startswith("\u2581") and not decoded.startswith(" ")
+        )
         return f" {decoded}" if has_space else decoded
 
     return text
@@ -174,30 +237,59 @@ def _shift(span: Span, by: int) -> Span:
     return Span(span.start + by, span.end + by)
 
 
+def word_positions(
+    offsets: Sequence[tuple[int, int]], text: str, question: Span, rest: Collection[int]
+) -> dict[str, tuple[int, ...]]:
+    """Return the positions of words outside E_Q: ``rest_words``, and ``rest_content`` without
+    function words; other tokens of the question are punctuation.
+    """
+    words: set[int] = set()
+    content: set[int] = set()
+    for match in _WORD.finditer(text, question.start, question.end):
+        tokens = overlapping(offsets, Span(*match.span()))
+        words.update(tokens)
+        if match[0].casefold() not in STOP:
+            content.update(tokens)
+    return {
+        "rest_words": tuple(p for p in rest if p in words),
+        "rest_content": tuple(p for p in rest if p in content),
+    }
+
+
 def overlapping(offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, ...]:
     """Return the positions of the tokens that share a character with the span."""
-    return tuple(i for i, (start, end) in enumerate(offsets) if start < span.end and span.start < end)
+    return tuple(
+        i for i, (start, end) in enumerate(offsets) if start < span.end and span.start < end
+    )
 
 
 def anchor_positions(
     offsets: Sequence[tuple[int, int]], spans: dict[str, Span], question: Span, prompt_length: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the token positions of every anchor; raise RowDropped if a segment has no usable token."""
-    subject, prop = overlapping(offsets, spans["subject"]), overlapping(offsets, spans["property"])
+    """Return the token positions of every anchor; raise RowDropped if a segment has no usable
+    token.
+    """
+    subject = overlapping(offsets, spans["subject"])
     # A token of both segments counts as subject.
-    prop = tuple(p for p in prop if p not in subject)
+    prop = tuple(p for p in overlapping(offsets, spans["property"]) if p not in subject)
     answer = overlapping(offsets, spans["answer"])
     for name, tokens in (("subject", subject), ("property", prop), ("answer", answer)):
-        if name != "answer" and not (question.start <= spans[name].start < spans[name].end <= question.end):
-            raise SpanError(f"The {name} span {spans[name]} lies outside the question {question}. Correct the span.")
+        span = spans[name]
+        is_inside = question.start <= span.start < span.end <= question.end
+        if name != "answer" and not is_inside:
+            raise SpanError(
+                f"The {name} span {span} lies outside the question {question}. Correct the span."
+            )
         if not tokens:
             raise RowDropped(f"no_{name}_token", "no token of its own")
         if tokens[0] == 0:
-            raise RowDropped("anchor_at_position_0", f"{name} includes the first token, the attention sink")
+            raise RowDropped(
+                "anchor_at_position_0", f"{name} includes the first token, the attention sink"
+            )
     if answer[0] < prompt_length:
         raise RowDropped("answer_in_prompt", "the exact answer's first token belongs to the prompt")
-    core = set(subject) | set(prop)
-    rest = tuple(p for p in overlapping(offsets, question) if p not in core and 0 < p < prompt_length)
+    excluded = {0, *subject, *prop, *range(prompt_length, len(offsets))}
+    rest = tuple(p for p in overlapping(offsets, question) if p not in excluded)
     return {
         "exact_question": subject + prop,
         "subject": subject,

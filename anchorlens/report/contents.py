@@ -1,4 +1,6 @@
-"""Contents of a report besides figures and rows: findings, tables, dropped rows, provenance, and study files."""
+"""Contents of a report besides figures and rows: findings, tables, dropped rows, provenance, and
+study files.
+"""
 
 import json
 import re
@@ -8,9 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.display import minus
 from anchorlens.errors import AnchorlensError
 from anchorlens.protocols.registry import specification_of
 from anchorlens.protocols.specification import tomllib
+from anchorlens.report.glossary import define_words
 from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text, claim_rows
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import SweepResult
@@ -18,6 +22,8 @@ from anchorlens.results.sweep import SweepResult
 # A TOML list of numbers with one number per line.
 _LINES = re.compile(r"\[\n((?: +-?[\d.]+,\n)+)\]")
 _NUMBER = re.compile(r"[-+−]?\d|[-–]$")
+
+_USUAL_DIRECTIONS = {"swap": "noising", "patch": "denoising"}
 
 
 @dataclass(frozen=True)
@@ -31,20 +37,36 @@ class Table:
     @property
     def numbers(self) -> list[bool]:
         """Whether each column holds numbers."""
-        return [all(_NUMBER.match(cell) for cell in column) for column in zip(*self.rows, strict=True)]
+        columns = zip(*self.rows, strict=True)
+        return [all(map(_NUMBER.match, column)) for column in columns]
 
 
 def findings_table(findings: Findings) -> Table:
     """Return the table of the findings; it may be empty."""
-    return Table([list(row) for row in findings.rows], list(findings.columns))
+    return Table([list(map(minus, row)) for row in findings.rows], list(findings.columns))
 
 
 def claims_table(results: Sequence[SweepResult]) -> Table:
-    """Return the claims of several sweeps, adjusted over the sweeps, with a caption; empty for one sweep."""
+    """Return the claims of several sweeps, adjusted over the sweeps, with a caption; empty for one
+    sweep.
+    """
+    if len(results) == 1:
+        return Table([], [])
     claims = adjust_claims(results)
     text = adjustment_text(claims, results)
     heads, rows = claim_rows(claims) if text else ([], [])
-    return Table(rows, heads, text)
+    shown = [[minus(str(cell)) for cell in row] for row in rows]
+    return Table(shown, heads, minus(text))
+
+
+def words_of(results: Sequence[SweepResult], captions: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the words of findings, tables and captions with one-line definitions."""
+    parts = [*captions, *(result.verdict for result in results)]
+    for table in tables_of(results):
+        parts += [table.caption, *table.columns]
+        for row in table.rows:
+            parts += row
+    return define_words("\n".join(parts))
 
 
 def name_of(result: SweepResult) -> str:
@@ -53,17 +75,27 @@ def name_of(result: SweepResult) -> str:
 
 
 def kind_of(result: SweepResult) -> str:
-    """Return the title of a sweep's protocol."""
+    """Return the title of a sweep's protocol, with the direction unless it is the usual one."""
     title = result.protocol.title
-    return f"{title[0].upper()}{title[1:]}"
+    direction = result.record["config"].get("direction", "")
+    usual = _USUAL_DIRECTIONS.get(result.protocol.name, direction)
+    more = "" if direction == usual else f", {direction}"
+    return f"{title[0].upper()}{title[1:]}{more}"
 
 
 def about(results: Sequence[SweepResult]) -> str:
     """Return a line that summarises the contents of a report."""
-    kinds, models, sets = map(dict.fromkeys, zip(*((kind_of(r), r.model, r.dataset) for r in results), strict=True))
-    counted = [_count(len(names), one) for names, one in ((models, "model"), (sets, "data set")) if len(names) > 1]
-    rows = _count(sum(len(result.example_ids) for result in results), "example")
-    return " · ".join([", ".join(kinds), *counted, _count(len(results), "sweep"), rows])
+    kinds = dict.fromkeys(kind_of(result) for result in results)
+    n_models = len({result.model for result in results})
+    n_sets = len({result.dataset for result in results})
+    n_examples = sum(len(result.example_ids) for result in results)
+    parts = [", ".join(kinds)]
+    if n_models > 1:
+        parts.append(_count(n_models, "model"))
+    if n_sets > 1:
+        parts.append(_count(n_sets, "data set"))
+    parts += [_count(len(results), "sweep"), _count(n_examples, "example")]
+    return " · ".join(parts)
 
 
 def _count(number: int, noun: str) -> str:
@@ -71,7 +103,9 @@ def _count(number: int, noun: str) -> str:
 
 
 def tables_of(results: Sequence[SweepResult]) -> list[Table]:
-    """Return the command line's table of each protocol, without empty columns and those that are equal for all sweeps."""
+    """Return the command line's table of each protocol, without empty columns and those that are
+    equal for all sweeps.
+    """
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         groups.setdefault(result.protocol.name, []).append(result)
@@ -79,20 +113,34 @@ def tables_of(results: Sequence[SweepResult]) -> list[Table]:
     for group in groups.values():
         caption, frame = group[0].protocol.table(group)
         names = {"model": {r.model for r in results}, "data set": {r.dataset for r in results}}
-        frame = frame.drop(columns=[column for column in names if len(names[column]) == 1], errors="ignore").dropna(
-            axis=1, how="all"
-        )
+        equal = [column for column in names if len(names[column]) == 1]
+        frame = frame.drop(columns=equal, errors="ignore").dropna(axis=1, how="all")
         if frame.empty:  # no mean over pairs
             continue
-        rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
-        tables.append(Table(rows, [str(name) for name in frame.columns], caption))
+        rows = [list(map(_cell, row)) for row in frame.itertuples(index=False, name=None)]
+        columns = [str(column).replace("_", " ") for column in frame.columns]
+        tables.append(Table(rows, columns, caption))
     return tables
 
 
 def _cell(value: Any) -> str:
     if pd.isna(value):
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_value(value) if isinstance(value, float) else minus(str(value))
+
+
+def format_value(value: float) -> str:
+    """Return a number with three significant digits, without an exponent where zeros are few.
+
+    >>> [format_value(one) for one in (-73.271, 0.0007395, 1234.5, 0.0, 2e-6)]
+    ['−73.3', '0.00074', '1234', '0', '2e-06']
+    """
+    text = f"{value + 0.0:.3g}"  # -0.0 is 0
+    if abs(value) >= 100:
+        text = f"{value:.0f}"
+    elif 0 < abs(value) < 0.01:
+        text = f"{value:.2g}"
+    return minus(text)
 
 
 def count_drops(results: Sequence[SweepResult]) -> Table:
@@ -102,20 +150,27 @@ def count_drops(results: Sequence[SweepResult]) -> Table:
         examples = result.examples(all_columns=True)
         gone = examples[examples["role"] == "dropped"]
         for reason, group in sorted(gone.groupby("drop_reason"), key=lambda pair: -len(pair[1])):
-            one, why = group["question"].iloc[0], group["drop_detail"].iloc[0]
-            rows.append([name_of(result), str(reason), str(len(group)), f"{one} ({why})" if why else one])
-    alone = len(results) == 1
-    return Table([row[alone:] for row in rows], ["sweep", "reason", "rows", "example"][alone:])
+            one = group["question"].iloc[0]
+            why = group["drop_detail"].iloc[0]
+            example = f"{one} ({why})" if why else one
+            rows.append([name_of(result), str(reason), str(len(group)), example])
+    columns = ["sweep", "reason", "rows", "example"]
+    if len(results) == 1:
+        return Table([row[1:] for row in rows], columns[1:])
+    return Table(rows, columns)
 
 
 def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
     """Return the provenance by section."""
     record = result.record
     shown = ("config", "model", "data", "plan", "checks", "noise", "counts", "environment")
-    return {
-        "run": {"run_id": result.run_id, **({"clock": record["clock"]} if "clock" in record else {})},
-        **{name: {key: _to_text(value) for key, value in record[name].items()} for name in shown if record.get(name)},
-    }
+    facts = {"run": {"run_id": result.run_id}}
+    if "clock" in record:
+        facts["run"]["clock"] = record["clock"]
+    for name in shown:
+        if record.get(name):
+            facts[name] = {key: _to_text(value) for key, value in record[name].items()}
+    return facts
 
 
 def _to_text(value: Any) -> str:
@@ -131,11 +186,15 @@ def command_of(result: SweepResult) -> str:
 
 
 def studies_of(results: Sequence[SweepResult]) -> list[str]:
-    """Return study files that repeat the sweeps, one for each choice of questions; none for data in memory."""
+    """Return study files that repeat the sweeps, one for each choice of questions.
+
+    Sweeps of data in memory have none.
+    """
     groups: dict[str, list[SweepResult]] = {}
     for result in results:
         of = result.record["data"]
-        groups.setdefault(json.dumps([of["limit"], of["seed"], of.get("spans"), of.get("reading")]), []).append(result)
+        choice = json.dumps([of["limit"], of["seed"], of.get("spans"), of.get("reading")])
+        groups.setdefault(choice, []).append(result)
     return [text for text in map(_study, groups.values()) if text]
 
 
@@ -150,17 +209,24 @@ def _study(results: Sequence[SweepResult]) -> str:
         if kind not in ("sample", "file", "hub"):
             return ""
         spans = of.get("spans", "auto")
-        table = {"name": name, "path": path if kind == "file" else None, "limit": of["limit"], "seed": of["seed"]}
+        table = {
+            "name": name,
+            "path": path if kind == "file" else None,
+            "limit": of["limit"],
+            "seed": of["seed"],
+        }
         table |= {"spans": None if spans == "auto" else spans, **of.get("reading", {})}
         tables.append({key: value for key, value in table.items() if value is not None})
     protocols: list[dict[str, Any]] = []
     for result in results:
         try:
             spec = specification_of(result.protocol.name).from_config(result.record["config"])
-            spec = spec.fix_clock(result.record["clock"]) if "clock" in result.record else spec
-            changed = {key: value for key, value in tomllib.loads(spec.to_toml()).items() if value is not None}
+            if "clock" in result.record:
+                spec = spec.fix_clock(result.record["clock"])
+            fields = tomllib.loads(spec.to_toml())
         except AnchorlensError:
             return ""
+        changed = {key: value for key, value in fields.items() if value is not None}
         entry = {"name": result.protocol.name, **changed}
         if entry not in protocols:
             protocols.append(entry)

@@ -26,14 +26,24 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.validate("example")
     def _validate_example(self, proposal: Any) -> str:
-        return find_example(proposal["value"], {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]})
+        return find_example(
+            proposal["value"],
+            {row["id"]: (row["question"], row["answer"]) for row in self.data["rows"]},
+        )
 
     @traitlets.validate("layer")
     def _validate_layer(self, proposal: Any) -> int:
-        layer, layers = proposal["value"], self.data["layers"]
+        layer = proposal["value"]
+        layers = self.data["layers"]
         if layer not in layers:
-            raise InputError(f"layer={layer}: not measured. Use one of {', '.join(map(str, layers))}.", argument="layer")
+            raise InputError(
+                f"layer={layer}: not measured. Use one of {', '.join(map(str, layers))}.",
+                argument="layer",
+            )
         return layer
 
     def __repr__(self) -> str:
-        return f"Explorer({self.data['heading']!r}, {len(self.data['rows'])} examples; example={self.example!r}, layer={self.layer})"
+        return (
+            f"Explorer({self.data['heading']!r}, {len(self.data['rows'])} examples;"
+            f" example={self.example!r}, layer={self.layer})"
+        )

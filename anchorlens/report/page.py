@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -12,17 +13,18 @@ import plotly.graph_objects as go
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
-from anchorlens.display import short_repr
+from anchorlens.display import minus, short_repr
 from anchorlens.errors import InputError, RunError
+from anchorlens.figures.choose_figure import report_figures
 from anchorlens.figures.export import CONFIG, PAGES, caption_of, layout_script, save_file
 from anchorlens.figures.palette import THEMES, in_theme
+from anchorlens.loading.load_run import results_of
 from anchorlens.paths import resolve_path
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of, name_of
-from anchorlens.results.analysis import main_figure
 from anchorlens.results.example_view import ROLES, example_rows
+from anchorlens.results.findings import CLAIMS, NOT_DETECTED, NULL_MOVES, REVERSED
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import results_of
 from anchorlens.runs.provenance import versions
 
 
@@ -34,8 +36,9 @@ def save_report(
 ) -> Path:
     """Save an HTML report of sweeps.
 
-    The page holds verdicts, figures, dropped rows with reasons, every measured row with its tokens and curve, and provenance. It
-    needs no network, because it contains plotly's script (about 5 MB).
+    The page holds verdicts, figures, dropped rows with reasons, every measured row with its tokens
+    and curve, and provenance. It needs no network, because it contains plotly's script (about 5
+    MB).
 
     Args:
         runs: Sweeps, or run directories.
@@ -49,70 +52,120 @@ def save_report(
         InputError: If there is no sweep, or ``path`` cannot be written.
         RunError: If a run cannot be read, or a sweep is given twice.
 
-    Example:
-        >>> save_report([sweep, "runs/knockout"], "report.html")  # doctest: +SKIP
+    Examples:
+        >>> import anchorlens as al
+        >>> al.save_report([sweep, "runs/knockout"], "report.html")  # doctest: +SKIP
     """
     results = _results(runs)
     target = resolve_path(path, "path", "a file")
     if target.suffix.lower() not in PAGES:
-        raise InputError(f"path={str(path)!r}: a report is an HTML page. Give a path that ends with .html.", argument="path")
+        raise InputError(
+            f"path={str(path)!r}: a report is an HTML page. Give a path that ends with .html.",
+            argument="path",
+        )
     if target.is_dir() or not target.parent.is_dir():
-        raise InputError(f"path={str(path)!r}: no directory {target.parent} to write into. Create it first.", argument="path")
+        raise InputError(
+            f"path={str(path)!r}: no directory {target.parent} to write into. Create it first.",
+            argument="path",
+        )
     return save_file(target, render(results, title or _title(results)))
 
 
 def _results(runs: Any) -> list[SweepResult]:
     single = isinstance(runs, (SweepResult, str, os.PathLike))
     if not single and not isinstance(runs, Sequence):
-        raise InputError(f"runs={short_repr(runs)}: save_report takes sweeps or run directories.", argument="runs")
+        raise InputError(
+            f"runs={short_repr(runs)}: save_report takes sweeps or run directories.",
+            argument="runs",
+        )
     sweeps: list[SweepResult] = results_of([runs] if single else runs)
-    if invalid := [one for one in sweeps if not isinstance(one, SweepResult)]:
-        raise InputError(f"runs: save_report takes sweeps or run directories; got {short_repr(invalid[0])}.", argument="runs")
+    for one in sweeps:
+        if not isinstance(one, SweepResult):
+            raise InputError(
+                f"runs: save_report takes sweeps or run directories; got {short_repr(one)}.",
+                argument="runs",
+            )
     if not sweeps:
         raise InputError("runs: a report needs at least one sweep.", argument="runs")
-    ids = [sweep.run_id for sweep in sweeps]
-    twice = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
-    if twice is not None:
-        raise RunError(f"The sweep {twice} is there twice. Give each run once.")
+    for run_id, n in Counter(sweep.run_id for sweep in sweeps).items():
+        if n > 1:
+            raise RunError(f"The sweep {run_id} is there twice. Give each run once.")
     return sweeps
 
 
 def _title(results: Sequence[SweepResult]) -> str:
-    models, sets = (list(dict.fromkeys(names)) for names in zip(*((r.model, r.dataset) for r in results), strict=True))
+    models = dict.fromkeys(result.model for result in results)
+    sets = dict.fromkeys(result.dataset for result in results)
     return f"{', '.join(models)} on {', '.join(sets)}"
 
 
 def render(results: Sequence[SweepResult], title: str) -> str:
     """Return the HTML page."""
     home = resources.files("anchorlens.report")
-    sweeps = [
-        {
-            "name": name_of(result), "kind": kind_of(result), "of": f"{result.model} on {result.dataset}",
-            "findings": result.findings, "table": contents.findings_table(result.findings),
-            "settings": result.protocol.settings(result), "facts": contents.facts_of(result),
-            "command": contents.command_of(result), "n": len(result.example_ids),
-        }
-        for result in results
-    ]  # fmt: skip
-    data = [
-        {
-            "name": name_of(result), "layers": list(result.layers),
-            "rows": example_rows(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers),
-        }
-        for result in results
-    ]  # fmt: skip
-    named = [{str(row[key]) for sweep in data for row in sweep["rows"]} for key in ("metric", "change")]
-    metric, change = (names.pop() if len(names) == 1 else other for names, other in zip(named, ("value", "effect"), strict=True))
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    data = [_rows_of(result) for result in results]
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["minus"] = minus
+    figures = _figures(results)
     template = environment.from_string((home / "page.html").read_text(encoding="utf8"))
     return template.render(
-        title=title, about=contents.about(results), sweeps=sweeps, figures=_figures(results), tables=contents.tables_of(results),
-        claims=contents.claims_table(results), dropped=contents.count_drops(results), studies=contents.studies_of(results),
-        complete=[name_of(result) for result in results if not result.dropped_counts], metric=metric, change=change,
-        version=versions()["anchorlens"], data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}),
-        plotly=get_plotlyjs(), layout_script=layout_script("plot"), style=(home / "page.css").read_text(encoding="utf8"),
+        title=title,
+        about=contents.about(results),
+        sweeps=[_summary_of(result) for result in results],
+        figures=figures,
+        words=contents.words_of(results, [figure["caption"] for figure in figures]),
+        claim_statuses=CLAIMS,
+        statuses=(*CLAIMS, NOT_DETECTED, NULL_MOVES, REVERSED),
+        reversed_status=REVERSED,
+        tables=contents.tables_of(results),
+        claims=contents.claims_table(results),
+        dropped=contents.count_drops(results),
+        studies=contents.studies_of(results),
+        complete=[name_of(result) for result in results if not result.dropped_counts],
+        metric=_common_name(data, "metric", "value"),
+        change=_common_name(data, "change", "effect"),
+        version=versions()["anchorlens"],
+        data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}),
+        plotly=get_plotlyjs(),
+        layout_script=layout_script("plot"),
+        style=(home / "page.css").read_text(encoding="utf8"),
         script=(home / "page.js").read_text(encoding="utf8"),
-    )  # fmt: skip
+    )
+
+
+def _summary_of(result: SweepResult) -> dict[str, Any]:
+    """Return the section of one sweep in the page."""
+    return {
+        "name": name_of(result),
+        "kind": kind_of(result),
+        "of": f"{result.model} on {result.dataset}",
+        "findings": result.findings,
+        "table": contents.findings_table(result.findings),
+        "settings": result.protocol.settings(result),
+        "facts": contents.facts_of(result),
+        "command": contents.command_of(result),
+        "n": len(result.example_ids),
+    }
+
+
+def _rows_of(result: SweepResult) -> dict[str, Any]:
+    """Return the measured rows of one sweep, with tokens and curves, for the page's script."""
+    rows = example_rows(
+        result.samples(all_columns=True),
+        result.examples(all_columns=True),
+        result.anchors,
+        result.layers,
+    )
+    return {"name": name_of(result), "layers": list(result.layers), "rows": rows}
+
+
+def _common_name(data: Sequence[dict[str, Any]], key: str, otherwise: str) -> str:
+    """Return the name that all rows of all sweeps have under a key, else a general one."""
+    names: set[str] = set()
+    for sweep in data:
+        names.update(str(row[key]) for row in sweep["rows"])
+    return names.pop() if len(names) == 1 else otherwise
 
 
 def _embed_json(value: Any) -> str:
@@ -122,21 +175,20 @@ def _embed_json(value: Any) -> str:
 
 
 def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
-    """Return one figure if all sweeps can share it, else one per sweep, each with a text alternative."""
-    try:
-        groups = [list(results)]
-        figures = [main_figure(groups[0])]
-    except InputError:
-        groups = [[result] for result in results]
-        figures = [main_figure(group) for group in groups]
-    return [
-        {
-            "json": _embed_json(_in_both_themes(figure)), "height": figure.to_dict()["layout"]["height"],
-            "caption": caption_of(figure),
-            "alt": " ".join([f"Effect by layer: {', '.join(map(name_of, group))}.", *(result.verdict for result in group)]),
-        }
-        for figure, group in zip(figures, groups, strict=True)
-    ]  # fmt: skip
+    """Return the figures that show all sweeps, each with a text alternative."""
+    found: list[dict[str, Any]] = []
+    for figure, group in report_figures(results):
+        names = ", ".join(map(name_of, group))
+        verdicts = [result.verdict for result in group]
+        found.append(
+            {
+                "json": _embed_json(_in_both_themes(figure)),
+                "height": figure.to_dict()["layout"]["height"],
+                "caption": caption_of(figure),
+                "alt": " ".join([f"Effect by layer: {names}.", *verdicts]),
+            }
+        )
+    return found
 
 
 def _in_both_themes(figure: go.Figure) -> dict[str, Any]:

@@ -1,14 +1,12 @@
-"""Interface of the analysis of a protocol: from the samples to curves, contrasts, findings and figure."""
+"""Interface of the analysis of a protocol: from the samples to curves, contrasts and findings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from anchorlens.constants import POINTS
-from anchorlens.figures.curves import plot_curves
 from anchorlens.results.findings import Findings
 
 
@@ -49,24 +47,8 @@ class Analysis(ABC):
     def settings(self, result: Any) -> str:
         """Return the settings as text for the repr."""
 
-    def figure(self, results: Sequence[Any]) -> go.Figure:
-        """Plot several results of the protocol: the figure of a run directory and of a report.
-
-        Raises:
-            InputError: If they cannot share a figure.
-        """
-        return plot_curves(results)
-
     def table(self, results: Sequence[Any]) -> tuple[str, pd.DataFrame]:
         """Return title and rows of the command line's table of several sweeps."""
-        return self.title, pd.concat([self.summary(result) for result in results], ignore_index=True)
-
-
-def main_figure(results: Sequence[Any]) -> go.Figure:
-    """Plot several results, of one protocol as its analysis does, of several protocols as curves.
-
-    Raises:
-        InputError: If they cannot share a figure.
-    """
-    protocols = {result.protocol.name for result in results}
-    return results[0].protocol.figure(results) if len(protocols) == 1 else plot_curves(results)
+        return self.title, pd.concat(
+            [self.summary(result) for result in results], ignore_index=True
+        )

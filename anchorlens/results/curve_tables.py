@@ -1,4 +1,6 @@
-"""Compute curves from samples: mean over questions with bands at each layer, and the strongest point of each curve."""
+"""Compute curves from samples: mean over questions with bands at each layer, and the strongest
+point of each curve.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,56 +9,90 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, NULL_CONTROLS, SHARE, P
+from anchorlens.constants import LOGIT_DIFF, NULL_CONTROLS, POINTS, SHARE, P
 from anchorlens.missing_values import without_nulls
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, POINTS
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
 from anchorlens.statistics.bands import band
+from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.delta import support
 from anchorlens.statistics.resamples import Resamples
 
 
 def curves_frame(
-    samples: pd.DataFrame, *, n_resamples: int, seed: int, event: Mapping[str, float] | None = None, share: bool = False
+    samples: pd.DataFrame,
+    *,
+    n_resamples: int,
+    seed: int,
+    event: Mapping[str, float] | None = None,
+    share: bool = False,
 ) -> pd.DataFrame:
-    """Compute the curve of every group of a samples frame: mean over donors per example, then a bootstrap over questions.
+    """Compute the curve of every group of a samples frame: mean over donors per example, then a
+    bootstrap over clusters.
 
     Args:
         samples: Columns of ``samples.parquet``.
         n_resamples: Number of resamples.
         seed: Seed of the resamples.
         event: ``example_id`` -> 1 if the predicted event holds, else 0. Only for truth readouts.
-        share: Whether to divide mean ΔP by mean P before: metric ``share``, with pointwise intervals only.
+        share: Whether to divide mean ΔP by mean P before: metric ``share``, with pointwise
+            intervals only.
 
     Returns:
-        Columns of ``curves.parquet``, one row per curve and layer. ``p_before``: mean P of the clean run (π of a truth readout).
-        ``by_construction``: more than half of the rows hold by construction. ``frac_null_incomplete``: fraction of rows whose null
-        has fewer slots than the anchor.
+        Columns of ``curves.parquet``, one row per curve and layer. ``value_before``: mean P of the
+        clean run (π of a truth readout). ``by_construction``: more than half of the rows hold by
+        construction. ``frac_null_incomplete``: fraction of rows whose null has fewer slots than the
+        anchor.
     """
     group_keys = [key for key in CURVE_KEYS if key != "layer"]
+    clusters = find_clusters(samples)
     frames: list[pd.DataFrame] = []
     for keys, group in without_nulls(samples).groupby(group_keys, sort=False, dropna=False):
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
         own = group.assign(_before=_baseline(group, event))
-        per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[["effect", "_before"]].mean()
+        per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[
+            ["effect", "_before"]
+        ].mean()
         wide = per_row["effect"].unstack("layer").sort_index(axis=1)
         before = per_row["_before"].unstack("layer").reindex(index=wide.index, columns=wide.columns)
-        draws = Resamples.of(wide.index.get_level_values("question_id"), n_resamples=n_resamples, seed=seed)
-        effect, p_before = (draws.means(values, ~np.isnan(values)) for values in (wide.to_numpy(), before.to_numpy()))
+        questions = wide.index.get_level_values("question_id")
+        draws = Resamples.of(
+            questions, clusters=clusters.of(questions), n_resamples=n_resamples, seed=seed
+        )
+        effect, value_before = (
+            draws.means(values, ~np.isnan(values))
+            for values in (wide.to_numpy(), before.to_numpy())
+        )
         limit = 100 if shared["unit"] == POINTS and not share else np.inf
-        curve = band(effect.over(p_before) if share else effect, limit=limit)
+        curve = band(effect.over(value_before) if share else effect, limit=limit)
         sim_low, sim_high = (np.nan, np.nan) if share else (curve.sim_low, curve.sim_high)
-        by_construction = group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
+        by_construction = (
+            group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
+        )
         frame = pd.DataFrame(
             {
-                "layer": wide.columns.astype(int), "effect": curve.value, "ci_low": curve.low, "ci_high": curve.high,
-                "sim_low": sim_low, "sim_high": sim_high, "p_before": p_before.value,
-                "n": curve.n, "n_effective": curve.n_effective, "by_construction": by_construction.to_numpy(),
+                "layer": wide.columns.astype(int),
+                "effect": curve.value,
+                "ci_low": curve.low,
+                "ci_high": curve.high,
+                "sim_low": sim_low,
+                "sim_high": sim_high,
+                "value_before": value_before.value,
+                "n": curve.n,
+                "n_clusters": curve.n_clusters,
+                "n_effective": curve.n_effective,
+                "by_construction": by_construction.to_numpy(),
                 "frac_null_incomplete": _frac_null_incomplete(group),
             }
-        )  # fmt: skip
-        frames.append(frame.assign(**shared | ({"metric": SHARE, "unit": "% of P before"} if share else {})))
+        )
+        frames.append(
+            frame.assign(**shared | ({"metric": SHARE, "unit": "% of P before"} if share else {}))
+        )
     # Columns that only probes have (AUC, signal) are NaN.
-    return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
+    return (
+        pd.concat(frames, ignore_index=True)
+        .reindex(columns=list(CURVE_COLUMNS))
+        .astype(CURVE_TYPES)
+    )
 
 
 def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
@@ -69,28 +105,51 @@ def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDA
 
 
 def _frac_null_incomplete(group: pd.DataFrame) -> float:
-    """Return the fraction of rows whose null has fewer slots than the anchor; NaN if no null was measured."""
-    known = group.loc[group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]].drop_duplicates()
+    """Return the fraction of rows whose null has fewer slots than the anchor; NaN if no null was
+    measured.
+    """
+    known = group.loc[
+        group["n_null_patched"].notna(), ["example_id", "donor_id", "n_patched", "n_null_patched"]
+    ].drop_duplicates()
     short = known["n_null_patched"].astype("float64") < known["n_patched"].astype("float64")
     return float(short.groupby(known["example_id"]).mean().mean())
 
 
 def logit_diff_samples(samples: pd.DataFrame) -> pd.DataFrame:
-    """Return samples of the metric ``logit_diff``, made from the logit differences beside P; empty if there are none."""
+    """Return samples of the metric ``logit_diff``, made from the logit differences beside P; empty
+    if there are none.
+    """
     own = samples[(samples["metric"] == P) & samples["logit_diff_before"].notna()]
     before, after = own["logit_diff_before"], own["logit_diff_after"]
-    return own.assign(metric=LOGIT_DIFF, unit="logit", value_before=before, value_after=after, effect=after - before)
+    return own.assign(
+        metric=LOGIT_DIFF,
+        unit="logit",
+        value_before=before,
+        value_after=after,
+        effect=after - before,
+    )
 
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "effect", *NULL_CONTROLS.values(), "sim_low", "sim_high", "p_before", "n",
-)  # fmt: skip
+    "model",
+    "dataset",
+    "anchor",
+    "max_layer",
+    "effect",
+    *NULL_CONTROLS.values(),
+    "sim_low",
+    "sim_high",
+    "value_before",
+    "n",
+)
 
 
 def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return, for every curve but controls, the layer with the largest |ΔP|, its simultaneous band and the nulls at that layer.
+    """Return, for every curve but controls, the layer with the largest |ΔP|, its simultaneous band
+    and the nulls at that layer.
 
-    The layer is selected from the data, so a pointwise interval would not be valid. Points that hold by construction are ignored.
+    The layer is selected from the data, so a pointwise interval would not be valid. Points that
+    hold by construction are ignored.
     """
     records: list[dict[str, object]] = []
     own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]
@@ -98,16 +157,29 @@ def summary_of(curves: pd.DataFrame) -> pd.DataFrame:
         if curve["effect"].isna().all():
             continue
         best = curve.loc[curve["effect"].abs().idxmax()]
-        same = (curves["model"] == model) & (curves["dataset"] == dataset) & (curves["anchor"] == anchor)
+        same = (
+            (curves["model"] == model)
+            & (curves["dataset"] == dataset)
+            & (curves["anchor"] == anchor)
+        )
         here = curves[same & (curves["layer"] == best["layer"])]
-        nulls = dict.fromkeys(NULL_CONTROLS.values(), np.nan) | dict(zip(here["control"], here["effect"], strict=True))
+        nulls = dict.fromkeys(NULL_CONTROLS.values(), np.nan) | dict(
+            zip(here["control"], here["effect"], strict=True)
+        )
         records.append(
             {
-                "model": model, "dataset": dataset, "anchor": anchor, "max_layer": int(best["layer"]), "effect": best["effect"],
-                "sim_low": best["sim_low"], "sim_high": best["sim_high"],
-                **nulls, "p_before": best["p_before"], "n": int(best["n"]),
+                "model": model,
+                "dataset": dataset,
+                "anchor": anchor,
+                "max_layer": int(best["layer"]),
+                "effect": best["effect"],
+                "sim_low": best["sim_low"],
+                "sim_high": best["sim_high"],
+                **nulls,
+                "value_before": best["value_before"],
+                "n": int(best["n"]),
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(records, columns=list(_SUMMARY))
 
 

@@ -1,20 +1,27 @@
 """Estimates with intervals, and their formatting in findings."""
 
 from collections.abc import Sequence
+from math import floor, log10
 from typing import NamedTuple, NoReturn
 
 import pandas as pd
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.errors import RunError
+from anchorlens.results.vocabulary import RowWords, row_words
 from anchorlens.statistics.bands import is_concentrated
 
 # Layers are listed if they form at most 3 ranges, or are at most 5.
-_PIECES, _FEW_LAYERS = 3, 5
-_COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
+_PIECES = 3
+_FEW_LAYERS = 5
+_QUESTIONS = row_words("")
+_COLUMNS = ["value", "ci_low", "ci_high", "sim_low", "sim_high", "n", "n_clusters"]
 
 
 class LayerEstimate(NamedTuple):
-    """Value with its pointwise interval, its simultaneous band and its number of questions."""
+    """Value with its pointwise interval, its simultaneous band, and its numbers of questions and of
+    clusters that are drawn.
+    """
 
     value: float
     low: float
@@ -22,19 +29,37 @@ class LayerEstimate(NamedTuple):
     sim_low: float
     sim_high: float
     n: int
+    n_clusters: int
+
+    @property
+    def names_layers(self) -> bool:
+        """Whether there are enough questions and clusters to name layers."""
+        return min(self.n, self.n_clusters) >= MIN_QUESTIONS_FOR_LAYERS
 
     def beyond(self, sign: int, *, everywhere: bool = False) -> bool:
-        """Return whether the interval lies on the side ``sign`` of 0; with ``everywhere``, the simultaneous band."""
+        """Return whether the interval lies on the side ``sign`` of 0; with ``everywhere``, the
+        simultaneous band.
+        """
         low, high = (self.sim_low, self.sim_high) if everywhere else (self.low, self.high)
         return low > 0 if sign > 0 else high < 0
 
-    @property
-    def off_zero(self) -> bool:
-        """True if the pointwise interval excludes 0."""
-        return self.beyond(1) or self.beyond(-1)
+    def side(self, *, joint: bool = False) -> int:
+        """Return the side of 0 on which the interval lies, 1 or -1; 0 if it holds 0 or is unknown.
+
+        Args:
+            joint: Whether to take the simultaneous band. If False, the pointwise interval.
+        """
+        if self.beyond(1, everywhere=joint):
+            return 1
+        return -1 if self.beyond(-1, everywhere=joint) else 0
 
     def digits(self, least: int) -> int:
-        """Return the decimals to print: ``least``, or one more if an end of the interval would round to 0."""
+        """Return the decimals to print: ``least``, or as many as show two digits of the largest of
+        value and ends; one more if an end of the interval would round to 0.
+        """
+        most = max(map(abs, (self.value, self.low, self.high)), default=0.0)
+        if 0 < most < 5 * 10**-least:
+            return min(12, 1 - floor(log10(most)))
         return least + any(0 < abs(end) < 0.5 * 10**-least for end in (self.low, self.high))
 
     def to_text(self, digits: int = 1, *, sign: bool = True) -> str:
@@ -50,38 +75,54 @@ class LayerEstimates(dict[tuple[str, str], LayerEstimate]):
     """Estimates at one layer by (quantity, control)."""
 
     def __missing__(self, key: tuple[str, str]) -> NoReturn:
-        """Raise RunError: every result has the estimates that its findings index, so this one was read from an edited file."""
-        raise RunError(f"The run is damaged: its contrasts have no {key[0]} of control {key[1]!r}. Make the run again.")
+        """Raise RunError: every result has the estimates that its findings index, so this one was
+        read from an edited file.
+        """
+        raise RunError(
+            f"The run is damaged: its contrasts have no {key[0]} of control {key[1]!r}. Make the"
+            " run again."
+        )
 
 
 def estimates_at(contrasts: pd.DataFrame, layer: int) -> LayerEstimates:
     """Return the estimates of a contrasts frame at one layer by (quantity, control)."""
     here = contrasts[contrasts["layer"] == layer]
     rows = here[["quantity", "control", *_COLUMNS]].itertuples(index=False, name=None)
-    return LayerEstimates({(quantity, control): LayerEstimate(*numbers) for quantity, control, *numbers in rows})
+    return LayerEstimates(
+        {(quantity, control): LayerEstimate(*numbers) for quantity, control, *numbers in rows}
+    )
 
 
-def estimates_by_layer(contrasts: pd.DataFrame, quantity: str, control: str) -> dict[int, LayerEstimate]:
+def estimates_by_layer(
+    contrasts: pd.DataFrame, quantity: str, control: str
+) -> dict[int, LayerEstimate]:
     """Return the estimates of one quantity and control by layer."""
     rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
-    return {int(layer): LayerEstimate(*numbers) for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)}
+    return {
+        int(layer): LayerEstimate(*numbers)
+        for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)
+    }
 
 
-def concentration_note(table: pd.DataFrame, by: str, words: str = "{}") -> str:
+def concentration_note(
+    table: pd.DataFrame, by: str, words: str = "{}", rows: RowWords = _QUESTIONS
+) -> str:
     """Return a sentence on curves or contrasts that few questions carry; empty if there are none.
 
     Args:
-        table: Columns ``n``, ``n_effective`` and ``by``.
+        table: Columns ``n_clusters``, ``n_effective`` and ``by``.
         by: Column that names the curves or contrasts.
         words: Format of their names.
+        rows: Words for the rows of the protocol.
     """
-    few = table[is_concentrated(table["n_effective"], table["n"])]
+    few = table[is_concentrated(table["n_effective"], table["n_clusters"])]
     named = [
-        f"{words.format(name)} (effective number {own['n_effective'].min():.1f} of {own['n'].max()})"
+        f"{words.format(name)} (effective number {own['n_effective'].min():.1f} of"
+        f" {own['n_clusters'].max()})"
         for name, own in few.groupby(by, sort=False)
     ]
-    end = "the band allows for an unseen question at the end of the scale"
-    return f"Few questions carry {join_with_and(named)}: {end}." if named else ""
+    end = f"the band allows for an unseen {rows.group} at the end of the scale"
+    return f"Few {rows.groups} carry {join_with_and(named)}: {end}." if named else ""
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
@@ -98,27 +139,32 @@ def format_ranges(numbers: Sequence[int]) -> str:
 def format_layers(layers: Sequence[int]) -> str:
     """Format layers as ``8-14, 17``, as ``9 of 2-27`` if there are many ranges, or as ``none``."""
     text = format_ranges(layers) or "none"
-    return text if text.count(",") < _PIECES or len(layers) <= _FEW_LAYERS else f"{len(layers)} of {layers[0]}-{layers[-1]}"
+    return (
+        text
+        if text.count(",") < _PIECES or len(layers) <= _FEW_LAYERS
+        else f"{len(layers)} of {layers[0]}-{layers[-1]}"
+    )
 
 
 def name_layers(layers: Sequence[int]) -> str:
     """Format layers for a sentence: ``layer 12``, ``layers 3-8`` or ``9 layers of 2-27``."""
     text = format_layers(layers)
-    return text.replace(" of ", " layers of ") if " of " in text else f"layer{'' if text.isdecimal() else 's'} {text}"
+    return (
+        text.replace(" of ", " layers of ")
+        if " of " in text
+        else f"layer{'' if text.isdecimal() else 's'} {text}"
+    )
 
 
 def name_layer(layer: int, probe_layer: "int | None") -> str:
     """Format a layer for a finding: ``k* = 9`` for the probe layer, else ``layer 3``."""
     if probe_layer is None:
         return f"layer {layer}"
-    return f"k* = {layer}" if layer == probe_layer else f"layer {layer} (k* = {probe_layer} was not reached)"
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as a text table with left-aligned columns, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(f"  {line}" for line in lines)
+    return (
+        f"k* = {layer}"
+        if layer == probe_layer
+        else f"layer {layer} (k* = {probe_layer} was not reached)"
+    )
 
 
 def join_with_and(names: Sequence[str]) -> str:

@@ -6,16 +6,20 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import NULL_CONTROLS
-from anchorlens.figures.hover import metric_labels
 from anchorlens.missing_values import without_nulls
 from anchorlens.results.row_positions import parse_positions
-from anchorlens.runs.schema import P, leading_metric
+from anchorlens.results.vocabulary import metric_labels, metric_name
+from anchorlens.runs.schema import leading_metric
 from anchorlens.statistics.pathways import RANDOM
 
 ROLES = {
-    "subject": "subject", "property": "property", "answer": "answer", "pre_answer": "where the answer is predicted",
-    f"cut:{RANDOM}": "control: cut instead", "replaced": "replaced",
-}  # fmt: skip
+    "subject": "subject",
+    "property": "property",
+    "answer": "answer",
+    "pre_answer": "where the answer is predicted",
+    f"cut:{RANDOM}": "control: cut instead",
+    "replaced": "replaced",
+}
 """Role of a marked token -> display name; a token with two roles gets the first."""
 # Controls drawn beside the curves of a row.
 _BESIDE = (*NULL_CONTROLS.values(), RANDOM, "other_question")
@@ -25,7 +29,11 @@ Row = dict[str, Any]
 
 
 def example_rows(
-    samples: pd.DataFrame, examples: pd.DataFrame, anchors: Sequence[str], layers: Sequence[int], ids: Collection[str] | None = None
+    samples: pd.DataFrame,
+    examples: pd.DataFrame,
+    anchors: Sequence[str],
+    layers: Sequence[int],
+    ids: Collection[str] | None = None,
 ) -> list[Row]:
     """Return every measured row of a sweep as plain values.
 
@@ -37,10 +45,11 @@ def example_rows(
         ids: Ids of the rows to return. If None, all rows.
 
     Returns:
-        For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``metric`` (leading metric of the sweep:
-        ``P`` or its name), ``change`` (name of its effect) and ``unit`` (of the effect); ``curves`` (name -> effect at each layer,
-        averaged over donors; None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` (its layer); ``before`` and
-        ``pathway`` (metric of the clean run, and the pathway at that layer).
+        For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``metric``
+        (leading metric of the sweep: ``P`` or its name), ``change`` (name of its effect) and
+        ``unit`` (of the effect); ``curves`` (name -> effect at each layer, averaged over donors;
+        None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` (its layer);
+        ``before`` and ``pathway`` (metric of the clean run, and the pathway at that layer).
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]
@@ -48,19 +57,32 @@ def example_rows(
     metric = leading_metric(samples)
     own = samples[(samples["metric"] == metric) & samples["control"].isin(["none", *_BESIDE])]
     labels = metric_labels(own)
-    of_metric = {"metric": "P" if metric == P else metric, "change": labels.name, "unit": labels.unit.strip()}
+    of_metric = {
+        "metric": metric_name(metric),
+        "change": labels.name,
+        "unit": labels.unit.strip(),
+    }
     own = own if ids is None else own[own["example_id"].isin(list(ids))]
     means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["effect"].mean()
     table = means.unstack("layer").reindex(columns=list(layers))
     measured = own[own["control"] == "none"]
     # The value of a probe and the pathway differ by layer.
-    before = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[["layer", "value_before", "pathway"]]
-    first = {str(example): group.set_index("layer").to_dict("index") for example, group in before.groupby(level=0, sort=False)}
+    before = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[
+        ["layer", "value_before", "pathway"]
+    ]
+    first = {
+        str(example): group.set_index("layer").to_dict("index")
+        for example, group in before.groupby(level=0, sort=False)
+    }
     curves: dict[str, dict[str, list[float | None]]] = {}
     cells = zip(table.index, table.to_numpy(), strict=True)
-    for (example, anchor, control), values in sorted(cells, key=lambda cell: list(anchors).index(cell[0][1])):
+    for (example, anchor, control), values in sorted(
+        cells, key=lambda cell: list(anchors).index(cell[0][1])
+    ):
         name = anchor if control == "none" else f"{anchor}, {control}"
-        curves.setdefault(example, {})[name] = [None if value != value else round(float(value), 2) for value in values]
+        curves.setdefault(example, {})[name] = [
+            None if value != value else round(float(value), 2) for value in values
+        ]
     records: list[dict[Any, Any]] = base.to_dict("records")
     return [
         _row(row, anchors, layers, curves[row["example_id"]], first[row["example_id"]]) | of_metric
@@ -86,11 +108,18 @@ def _row(
     label = row["label"]
     positions = parse_positions(row["example_id"], row["positions"], len(row["tokens"]))
     return {
-        "id": str(row["example_id"]), "question": str(row["question"]), "answer": str(row["answer"]),
-        "label": "" if pd.isna(label) else _LABELS[int(label)], "pathway": str(before[at]["pathway"]),
-        "before": round(float(before[at]["value_before"]), 4), "tokens": list(row["tokens"]),
-        "marks": _marks(positions), "curves": curves, "peak": peak, "at": at,
-    }  # fmt: skip
+        "id": str(row["example_id"]),
+        "question": str(row["question"]),
+        "answer": str(row["answer"]),
+        "label": "" if pd.isna(label) else _LABELS[int(label)],
+        "pathway": str(before[at]["pathway"]),
+        "before": round(float(before[at]["value_before"]), 4),
+        "tokens": list(row["tokens"]),
+        "marks": _marks(positions),
+        "curves": curves,
+        "peak": peak,
+        "at": at,
+    }
 
 
 def _marks(positions: Mapping[str, list[int]]) -> dict[str, list[int]]:

@@ -1,4 +1,6 @@
-"""Findings as data: statements with quantity, layers, value, interval and status; text, tables, JSON and HTML are made of them."""
+"""Findings as data: statements with quantity, layers, value, interval and status; text, tables,
+JSON and HTML are made of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -6,16 +8,25 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
-from anchorlens.results.estimates import LayerEstimate, align_columns
+from anchorlens.constants import MIN_CLUSTERS, MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.display import align_columns
+from anchorlens.results.estimates import LayerEstimate
 
-STANDS, SPECIFIC, LOCALISED, CONTENT = "stands", "specific", "localised", "content"
-"""Status of a claim: effect beyond the placebo; of the row's own signal; of these positions; of the donor's content."""
+STANDS, SPECIFIC = "stands", "specific"
+"""Status of a claim: effect beyond the placebo; of the row's own signal."""
+BEYOND_POSITIONS, BEYOND_CHANGE = "beyond other positions", "beyond a matched change"
+DONORS_ANSWER = "donor's answer"
+"""Status of a claim of a swap: effect beyond a swap of other positions; beyond a change of the same
+norm and angle; the donor's answer becomes more likely than after that change.
+"""
 REVERSED, NOT_DETECTED, NULL_MOVES = "reversed", "not detected", "null moves"
 TOO_FEW, DESCRIPTION = "too few questions", "description"
 """Status of a statement that is no claim of an effect."""
-CLAIMS = (STANDS, SPECIFIC, LOCALISED, CONTENT)
+CLAIMS = (STANDS, SPECIFIC, BEYOND_POSITIONS, BEYOND_CHANGE, DONORS_ANSWER)
 """Statuses whose layers a figure marks."""
+
+LEAST_SHARE = 0.5
+"""Smallest share of effect minus control that the effect itself accounts for in a claim."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +37,18 @@ class Finding:
         quantity: Name of the quantity: ``delta_p_vs_placebo``, ``delta_p_minus_null``, ...
         status: one of the statuses above.
         layers: Layers of the statement.
-        value: Value of the quantity at the first layer, or the largest over layers; None if it has none.
+        value: Value of the quantity at the first layer, or the largest over layers; None if it has
+            none.
         low: Lower end of the interval.
         high: Upper end of the interval.
         n: Number of questions.
+        n_clusters: Number of clusters that were drawn; equal to ``n`` where questions are.
         anchor: Anchor or edges; empty if the sweep has one.
         control: Control of the comparison; ``none`` without one.
         sentence: Text of the statement.
         level: Level of the interval.
-        p: P-value of the claim, adjusted over the contrasts of the sweep; None for statements about other layers and descriptions.
+        p: P-value of the claim, adjusted over the contrasts of the sweep; None for statements about
+            other layers and descriptions.
         control_value: Value under the control alone, in the quantity's unit; None if unknown.
         split_values: Value in each split of the probes; empty for one split.
     """
@@ -46,6 +60,7 @@ class Finding:
     low: float | None = None
     high: float | None = None
     n: int | None = None
+    n_clusters: int | None = None
     anchor: str = ""
     control: str = "none"
     sentence: str = ""
@@ -56,16 +71,41 @@ class Finding:
 
     @classmethod
     def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":
-        """Make a finding from a value with its pointwise interval; with too few questions it has no interval."""
+        """Make a finding from a value with its pointwise interval; with too few questions it has no
+        interval.
+        """
         if status == TOO_FEW:
-            return cls(quantity, status, value=fact.value, n=fact.n, sentence=f"{quantity}: {status} ({fact.n}).", **more)
+            return cls(
+                quantity,
+                status,
+                value=fact.value,
+                n=fact.n,
+                n_clusters=fact.n_clusters,
+                sentence=f"{quantity}: {status} ({fact.n}).",
+                **more,
+            )
         sentence = f"{quantity}: {fact.to_text(fact.digits(decimals(quantity)))}, {status}."
-        return cls(quantity, status, value=fact.value, low=fact.low, high=fact.high, n=fact.n, sentence=sentence, **more)
+        return cls(
+            quantity,
+            status,
+            value=fact.value,
+            low=fact.low,
+            high=fact.high,
+            n=fact.n,
+            n_clusters=fact.n_clusters,
+            sentence=sentence,
+            **more,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON types; NaN is None."""
         fields = {name: None if value != value else value for name, value in asdict(self).items()}
-        return {**fields, "layers": [int(layer) for layer in self.layers], "n": None if self.n is None else int(self.n)}
+        return {
+            **fields,
+            "layers": [int(layer) for layer in self.layers],
+            "n": None if self.n is None else int(self.n),
+            "n_clusters": None if self.n_clusters is None else int(self.n_clusters),
+        }
 
 
 @dataclass(frozen=True)
@@ -100,38 +140,67 @@ class Findings:
 
     def __str__(self) -> str:
         table = align_columns(self.table) if self.rows else ""
-        return "\n".join(part for part in (*self.warnings, self.headline, table, *self.notes) if part)
+        return "\n".join(
+            part for part in (*self.warnings, self.headline, table, *self.notes) if part
+        )
 
     def __bool__(self) -> bool:
         return bool(self.headline or self.warnings or self.rows or self.notes)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per statement."""
-        return pd.DataFrame([asdict(one) for one in self.statements], columns=list(Finding.__dataclass_fields__))
+        return pd.DataFrame(
+            [asdict(one) for one in self.statements], columns=list(Finding.__dataclass_fields__)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
         return {
-            "headline": self.headline, "warnings": list(self.warnings), "notes": list(self.notes),
+            "headline": self.headline,
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "statements": [one.to_dict() for one in self.statements],
             "table": {"columns": list(self.columns), "rows": [list(row) for row in self.rows]},
-        }  # fmt: skip
+        }
 
 
-def status_of(fact: LayerEstimate, sign: int, floor: float = 0.0, effect: str = STANDS) -> str:
-    """Return the status of a claim about one layer that was named beforehand.
+def claim_status(
+    fact: LayerEstimate,
+    *,
+    sign: int = 0,
+    floor: float = 0.0,
+    claim: str = STANDS,
+    joint: bool = False,
+    effect: float | None = None,
+    least: int = MIN_QUESTIONS_FOR_CLAIM,
+) -> str:
+    """Return the status of a claim at one layer; the rule of all protocols.
+
+    A difference between an effect and a control is no claim where the control itself accounts for
+    most of it: if P falls by 2 points after a swap and by 25 after its null, the difference is +23
+    although the swap did not raise P.
 
     Args:
-        fact: Value with its interval.
+        fact: Value with its interval and its simultaneous band.
         sign: Sign of the expected effect; 0 if either sign is one.
         floor: Noise floor; values within it are not detected.
-        effect: Status of an interval on the expected side of 0.
+        claim: Status of an interval on the expected side of 0.
+        joint: Whether the simultaneous band has to exclude 0, for layers that were not named
+            beforehand. If False, the pointwise interval.
+        effect: Effect of which ``fact`` is the difference from a control. If None, ``fact`` is the
+            effect itself.
+        least: Number of questions below which nothing is claimed.
     """
-    if fact.n < MIN_QUESTIONS_FOR_CLAIM:
+    if fact.n < least or fact.n_clusters < MIN_CLUSTERS:
         return TOO_FEW
-    if abs(fact.value) <= floor or not fact.off_zero:
+    side = fact.side(joint=joint)
+    if abs(fact.value) <= floor or side == 0:
         return NOT_DETECTED
-    return effect if not sign or fact.beyond(sign) else REVERSED
+    if sign and side != sign:
+        return REVERSED
+    if effect is not None and effect / fact.value < LEAST_SHARE:
+        return NULL_MOVES
+    return claim
 
 
 def decimals(quantity: str) -> int:
@@ -144,12 +213,16 @@ def empty_findings(reason: str, warnings: Sequence[str] = ()) -> Findings:
     return Findings(headline=reason, warnings=tuple(warnings))
 
 
-def text_warning(probe: Mapping[str, Any], beyond: LayerEstimate | None = None, reader: str = "the probe") -> tuple[str, ...]:
+def text_warning(
+    probe: Mapping[str, Any], beyond: LayerEstimate | None = None, reader: str = "the probe"
+) -> tuple[str, ...]:
     """Return a warning if a classifier of the text alone separates true from false answers."""
     pair, alone = (probe.get(name) for name in ("qa_text_auc", "answer_text_auc"))
     if pair and pair["ci_low"] > 0.5:
         more = "" if beyond is None else f"; {reader}'s AUC {beyond.to_text(2)} beyond it"
-        return (f"Beware: a classifier of question and answer text reaches AUC {_auc(pair)}{more}.",)
+        return (
+            f"Beware: a classifier of question and answer text reaches AUC {_auc(pair)}{more}.",
+        )
     if alone and (alone["ci_low"] > 0.5 or alone["ci_high"] < 0.5):
         return (f"Beware: a classifier of the answer's text reaches AUC {_auc(alone)}.",)
     return ()

@@ -1,7 +1,7 @@
 """Join samples with their inputs, and read the dropped rows.
 
-The key of ``examples`` is ``run_id example_id role``: a question that is measured and also a donor has two rows. Samples name rows
-and donors by ``example_id``, so they are joined role by role.
+The key of ``examples`` is ``run_id example_id role``: a question that is measured and also a donor
+has two rows. Samples name rows and donors by ``example_id``, so they are joined role by role.
 """
 
 import re
@@ -11,19 +11,29 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import STATISTIC_RULES
-from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.row_positions import parse_positions
 
 # Columns of the measured row; the other columns of ``examples`` are in the samples too.
 _OF_ROW = [
-    "question", "answer", "label", "relation", "answer_type", "popularity", "span_source", "qa_text_score", "text", "tokens",
+    "question",
+    "answer",
+    "label",
+    "relation",
+    "answer_type",
+    "popularity",
+    "span_source",
+    "qa_text_score",
+    "text",
+    "tokens",
     "positions",
-]  # fmt: skip
+]
 # Order in which a donor's row is looked up by role.
 _DONOR_ROLES = ("donor", "base", "test", "validation", "train")
 
 
-def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+def join_inputs(
+    samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[str, Any]
+) -> pd.DataFrame:
     """Add the columns of the measured row to each sample.
 
     Args:
@@ -32,8 +42,9 @@ def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
         config: Specification of the sweep.
 
     Returns:
-        One row per sample: the columns of ``samples``; question, answer and tokens of the measured row; ``subject`` and ``property``
-        (text of their tokens); ``donor_question`` and ``donor_answer`` (empty without a donor row).
+        One row per sample: the columns of ``samples``; question, answer and tokens of the measured
+        row; ``subject`` and ``property`` (text of their tokens); ``donor_question`` and
+        ``donor_answer`` (empty without a donor row).
     """
     base = examples[examples["role"] == "base"]
     own = base[["example_id", *_OF_ROW]]
@@ -45,24 +56,26 @@ def join_inputs(samples: pd.DataFrame, examples: pd.DataFrame, config: Mapping[s
     # answer_only replaces the question only; the other question is in the changed input.
     changed = examples[examples["role"] == "corrupt"].set_index("example_id")["question"].to_dict()
     for column, otherwise in (("question", changed), ("answer", {})):
-        own_name = frame["donor_id"].map({name: donor[column] for name, donor in donors.items()}).astype(object)
-        frame[f"donor_{column}"] = own_name.fillna((frame["example_id"] + "~" + frame["donor_id"]).map(otherwise)).fillna("")
+        own_name = (
+            frame["donor_id"]
+            .map({name: donor[column] for name, donor in donors.items()})
+            .astype(object)
+        )
+        frame[f"donor_{column}"] = own_name.fillna(
+            (frame["example_id"] + "~" + frame["donor_id"]).map(otherwise)
+        ).fillna("")
     # An empty donor_id also matches a changed input, but names no donor.
     frame.loc[frame["donor_id"] == "", ["donor_question", "donor_answer"]] = ""
     return frame
 
 
-def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
-    """Return the dropped rows of a sweep with their reasons."""
-    gone = examples[examples["role"] == "dropped"]
-    names = ["example_id", "dataset", "question", "answer", "drop_reason", "drop_detail"]
-    return tuple(Dropped(*map(str, row)) for row in gone[names].itertuples(index=False, name=None))
-
-
 def _segments(row_id: str, tokens: Any, positions: str, question: str) -> dict[str, str]:
     """Return the text of the tokens of subject and property; empty if a row has none."""
     where = parse_positions(row_id, positions, len(tokens))
-    texts = {name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip() for name in ("subject", "property")}
+    texts = {
+        name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip()
+        for name in ("subject", "property")
+    }
     return {name: _restore_letters(text, question) for name, text in texts.items()}
 
 
@@ -80,9 +93,11 @@ def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, s
     found: dict[str, dict[str, str]] = {}
     for role in _DONOR_ROLES:
         rows = examples[(examples["role"] == role) & examples["example_id"].isin(list(names))]
-        for name, question, answer in rows[["example_id", "question", "answer"]].itertuples(index=False, name=None):
+        for name, question, answer in rows[["example_id", "question", "answer"]].itertuples(
+            index=False, name=None
+        ):
             found.setdefault(name, {"question": question, "answer": answer})
     return found
 
 
-__all__ = ["collect_drops", "join_inputs"]
+__all__ = ["join_inputs"]

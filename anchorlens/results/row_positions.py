@@ -11,7 +11,8 @@ def parse_positions(row_id: object, text: object, n_tokens: int) -> dict[str, li
     Args:
         row_id: Id of the row, for the message.
         text: Value of the column ``positions``.
-        n_tokens: Number of tokens of the row. Positions of a donor that are stored with a row may lie behind its end.
+        n_tokens: Number of tokens of the row. Positions of a donor that are stored with a row may
+            lie behind its end.
 
     Raises:
         RunError: If the text is not a JSON object of names and lists of positions in the row.
@@ -37,4 +38,7 @@ DONOR_POSITIONS = "same_role_source:"
 
 
 def _refusal(row_id: object, problem: str) -> RunError:
-    return RunError(f"examples.parquet is damaged: example_id={str(row_id)!r}: positions: {problem}. Make the run again.")
+    return RunError(
+        f"examples.parquet is damaged: example_id={str(row_id)!r}: positions: {problem}. Make the"
+        " run again."
+    )

@@ -14,32 +14,42 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
-from anchorlens.constants import LOGIT_DIFF, SHARE, TRUTH_READOUTS
+from anchorlens.constants import LOGIT_DIFF, SHARE, TRUTH_READOUTS, P
+from anchorlens.display import escape_hidden, minus
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.example_figure import example_figure
 from anchorlens.missing_values import without_nulls
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
-from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
-from anchorlens.results.joins import collect_drops, join_inputs
+from anchorlens.results.joins import join_inputs
 from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
-from anchorlens.results.saving import load_probes, save_run
-from anchorlens.results.tables import columns_with_values, for_display
-from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS, P, answer_first, settings_of, summary_order
+from anchorlens.results.quick_look import quick_findings
+from anchorlens.results.stored_probes import load_probes
+from anchorlens.results.tables import collect_drops, columns_with_values, for_display
+from anchorlens.results.verdict_html import verdict_html
+from anchorlens.results.vocabulary import leading_labels, row_words
+from anchorlens.runs.schema import (
+    CONTRAST_COLUMNS,
+    SAMPLE_COLUMNS,
+    answer_first,
+    leading_metric,
+    settings_of,
+    summary_order,
+)
 
 if TYPE_CHECKING:
+    import plotly.graph_objects
     import torch
     import xarray
 
     import anchorlens.probing.cross_fitting
 
 # Of a repr: characters of a line, and rows of its table.
-_WIDTH, _ROWS = 100, 10
+_WIDTH = 100
+_ROWS = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,40 +78,62 @@ class SweepResult:
     example_ids: tuple[str, ...]
     _samples: pd.DataFrame
     _examples: pd.DataFrame
-    _probes: "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes] | Path" = field(default_factory=dict)
+    _probes: "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes] | Path" = field(
+        default_factory=dict
+    )
     _memo: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def make(
-        cls, protocol: Analysis, samples: pd.DataFrame, examples: pd.DataFrame, record: dict[str, Any], run_id: str
+        cls,
+        protocol: Analysis,
+        samples: pd.DataFrame,
+        examples: pd.DataFrame,
+        record: dict[str, Any],
+        run_id: str,
     ) -> "SweepResult":
-        """Make a result from the frames of a sweep or of a run directory; rows are sorted into canonical order."""
-        anchors, layers = tuple(record["config"]["anchors"]), tuple(record["config"]["layers"])
+        """Make a result from the frames of a sweep or of a run directory; rows are sorted into
+        canonical order.
+        """
+        anchors = tuple(record["config"]["anchors"])
+        layers = tuple(record["config"]["layers"])
         order = tuple(examples.loc[examples["role"] == "base", "example_id"])
         controls = sorted(samples["control"].unique(), key=lambda c: (c != "none", c))
         metrics = sorted(samples["metric"].unique(), key=lambda q: (q != P, q))
         samples = without_nulls(samples)
         keyed = samples.assign(
-            _e=pd.Categorical(samples["example_id"], order).codes, _a=pd.Categorical(samples["anchor"], anchors).codes,
-            _c=pd.Categorical(samples["control"], controls).codes, _q=pd.Categorical(samples["metric"], metrics).codes,
-        )  # fmt: skip
+            _e=pd.Categorical(samples["example_id"], order).codes,
+            _a=pd.Categorical(samples["anchor"], anchors).codes,
+            _c=pd.Categorical(samples["control"], controls).codes,
+            _q=pd.Categorical(samples["metric"], metrics).codes,
+        )
         keyed = keyed.sort_values(["_q", "_c", "_a", "_e", "donor_id", "layer"], kind="stable")
         return cls(
-            protocol, run_id, record, anchors, layers, order, keyed[list(SAMPLE_COLUMNS)].reset_index(drop=True),
-            examples.reset_index(drop=True),
-        )  # fmt: skip
+            protocol=protocol,
+            run_id=run_id,
+            record=record,
+            anchors=anchors,
+            layers=layers,
+            example_ids=order,
+            _samples=keyed[list(SAMPLE_COLUMNS)].reset_index(drop=True),
+            _examples=examples.reset_index(drop=True),
+        )
 
-    def with_probes(self, probes: "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes] | Path") -> "SweepResult":
+    def with_probes(
+        self, probes: "Mapping[str, anchorlens.probing.cross_fitting.CrossFittedProbes] | Path"
+    ) -> "SweepResult":
         """Return the same result with its probes.
 
         Args:
-            probes: Probes by control (``none`` for those of the readout, else the name of a placebo), or a folder from which they
-                are loaded on first use.
+            probes: Probes by control (``none`` for those of the readout, else the name of a
+                placebo), or a folder from which they are loaded on first use.
         """
         return replace(self, _probes=probes, _memo={})
 
     def with_tables(self, tables: Mapping[str, pd.DataFrame]) -> "SweepResult":
-        """Return the same result with stored ``curves`` and ``contrasts``, which are not recomputed."""
+        """Return the same result with stored ``curves`` and ``contrasts``, which are not
+        recomputed.
+        """
         return replace(self, _memo=dict(tables))
 
     @property
@@ -123,7 +155,9 @@ class SweepResult:
 
     @property
     def noise_floor(self) -> float:
-        """Largest change of an effect, in its unit, between batches of different composition; NaN if unknown."""
+        """Largest change of an effect, in its unit, between batches of different composition; NaN
+        if unknown.
+        """
         floor = self.record.get("noise", {}).get("floor")  # None without spot checks
         return float("nan") if floor is None else float(floor)
 
@@ -138,19 +172,35 @@ class SweepResult:
         return str(self.record["data"]["name"])
 
     @property
+    def is_quick(self) -> bool:
+        """Whether the sweep is a quick look (``quick=True``), which claims nothing."""
+        return bool(self.record["config"].get("quick", False))
+
+    @property
+    def unit(self) -> str:
+        """Unit of the effect of the leading metric."""
+        own = self._samples[self._samples["metric"] == leading_metric(self._samples)]
+        return str(own["unit"].iloc[0])
+
+    @property
     def delta_p(self) -> "torch.Tensor":
-        """Effect of the leading metric in its ``unit``, [anchor layer example], averaged over donors, without controls."""
+        """Effect of the leading metric in its ``unit``, [anchor layer example], averaged over
+        donors, without controls.
+        """
         import torch
 
-        return torch.from_numpy(mean_effect(self._samples, ["none"], self.anchors, self.layers, self.example_ids)[0])
+        return torch.from_numpy(
+            mean_effect(self._samples, ["none"], self.anchors, self.layers, self.example_ids)[0]
+        )
 
     def to_xarray(self) -> "xarray.DataArray":
         """Return the effect of the leading metric as a labelled array, averaged over donors.
 
         Returns:
-            ``effect``, [control anchor layer example]; ``control="none"`` equals :attr:`delta_p`. NaN if a control has no sample of
-            a cell. Coordinates: ``control``, ``anchor``, ``layer``, ``example`` (ids) and ``question_id`` along ``example``.
-            Attributes: ``run_id``, ``model``, ``dataset``, ``protocol``, ``metric``, ``units`` (of the effect).
+            ``effect``, [control anchor layer example]; ``control="none"`` equals :attr:`delta_p`.
+            NaN if a control has no sample of a cell. Coordinates: ``control``, ``anchor``,
+            ``layer``, ``example`` (ids) and ``question_id`` along ``example``. Attributes:
+            ``run_id``, ``model``, ``dataset``, ``protocol``, ``metric``, ``units`` (of the effect).
 
         Raises:
             InputError: If xarray is not installed.
@@ -168,7 +218,8 @@ class SweepResult:
         return dict(Counter(row.reason for row in self.dropped).most_common())
 
     def samples(self, *, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
-        """Return one row per example, donor, anchor, layer, control and metric; ``unit`` is the unit of ``effect``.
+        """Return one row per example, donor, anchor, layer, control and metric; ``unit`` is the
+        unit of ``effect``.
 
         Args:
             metric: Metric to select, as in :meth:`curves`. If None, all metrics.
@@ -179,16 +230,19 @@ class SweepResult:
     def examples(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return one row per input: base, donor, corrupt, and dropped with its reason.
 
-        The key is ``run_id example_id role``: a question that is measured and also a donor has two rows.
-        :meth:`samples_with_inputs` joins samples with their questions and answers.
+        The key is ``run_id example_id role``: a question that is measured and also a donor has two
+        rows. :meth:`samples_with_inputs` joins samples with their questions and answers.
 
         Args:
             all_columns: Keep columns without any value, as in ``examples.parquet``.
         """
         return self._in_order("examples", self._examples, all_columns)
 
-    def samples_with_inputs(self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
-        """Return the samples with question, answer, segments and tokens of the measured row, and the donor's question and answer.
+    def samples_with_inputs(
+        self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False
+    ) -> pd.DataFrame:
+        """Return the samples with question, answer, segments and tokens of the measured row, and
+        the donor's question and answer.
 
         Args:
             controls: Include the samples of controls.
@@ -196,9 +250,10 @@ class SweepResult:
             all_columns: Keep columns without any value.
 
         Returns:
-            One row per sample. Added columns: ``question answer label``, ``subject`` and ``property`` (text of their tokens),
-            ``donor_question donor_answer`` (empty without a donor row), ``relation answer_type popularity span_source
-            qa_text_score text tokens positions`` of the measured row.
+            One row per sample. Added columns: ``question answer label``, ``subject`` and
+            ``property`` (text of their tokens), ``donor_question donor_answer`` (empty without a
+            donor row), ``relation answer_type popularity span_source qa_text_score text tokens
+            positions`` of the measured row.
 
         Raises:
             InputError: If the sweep has no such metric.
@@ -208,78 +263,118 @@ class SweepResult:
         frame = join_inputs(samples, self._examples, self.record["config"])
         return for_display(frame[answer_first(frame)], all_columns)
 
-    def curves(self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False) -> pd.DataFrame:
-        """Return mean ΔP by anchor or pathway and layer, with pointwise and simultaneous 95 % bands (bootstrap over questions).
+    def curves(
+        self, *, controls: bool = False, metric: str | None = None, all_columns: bool = False
+    ) -> pd.DataFrame:
+        """Return mean ΔP by anchor or pathway and layer, with pointwise and simultaneous 95 % bands
+        (bootstrap over questions).
 
         Args:
             controls: Include the curves of controls.
-            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If None, all metrics. ``logit_diff``
-                of a swap that reads an answer is the logit of the answer minus that of the donor's answer, ``share`` is ΔP in % of
-                mean P before (pointwise intervals only).
+            metric: Metric to select: ``p``, or another one of the protocol, such as ``flip``. If
+                None, all metrics. ``logit_diff`` of a swap that reads an answer is the logit of the
+                answer minus that of the donor's answer, ``share`` is ΔP in % of mean P before
+                (pointwise intervals only).
             all_columns: Keep columns without any value, as in ``curves.parquet``.
 
         Returns:
-            One row per curve and layer. ``unit`` is the unit of ``effect`` (mean) and of the bands: ``ci_low ci_high`` for a layer
-            chosen beforehand, ``sim_low sim_high`` for statements about *which* layers. ``p_before``: mean metric of the clean run.
-            ``n``: questions. Values within ±``noise_floor`` are rounding. ``probe_above_chance``: the AUC's interval is above 0.5.
+            One row per curve and layer. ``unit`` is the unit of ``effect`` (mean) and of the bands:
+            ``ci_low ci_high`` for a layer chosen beforehand, ``sim_low sim_high`` for statements
+            about *which* layers. ``value_before``: mean metric of the clean run. ``n``: questions.
+            Values within ±``noise_floor`` are rounding. ``probe_above_chance``: the AUC's interval
+            is above 0.5.
 
         Raises:
             InputError: If the sweep has no such metric.
         """
         key = f"curves of {metric}, {controls}, {all_columns}"
-        return self._made(key, lambda: self._curves_of(metric, controls=controls, all_columns=all_columns)).copy()
+        return self._made(
+            key, lambda: self._curves_of(metric, controls=controls, all_columns=all_columns)
+        ).copy()
 
     def _curves_of(self, metric: str | None, *, controls: bool, all_columns: bool) -> pd.DataFrame:
         frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
         if len(derived := self._samples_behind(metric)):
             options = {name: self.record["config"][name] for name in ("n_resamples", "seed")}
-            frame = self._made(f"{metric} curves", partial(curves_frame, derived, share=metric == SHARE, **options))
+            frame = self._made(
+                f"{metric} curves", partial(curves_frame, derived, share=metric == SHARE, **options)
+            )
         frame = self._of_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
         return for_display(frame[answer_first(frame)], all_columns)
 
     def _samples_of(self, metric: str | None) -> pd.DataFrame:
-        return self._of_metric(derived if len(derived := self._samples_behind(metric)) else self._samples, metric)
+        return self._of_metric(
+            derived if len(derived := self._samples_behind(metric)) else self._samples, metric
+        )
 
     def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         there = list(frame["metric"].unique())
         if metric not in (None, *there):
-            raise InputError(f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}", argument="metric")
+            raise InputError(
+                f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}",
+                argument="metric",
+            )
         return frame if metric is None else frame[frame["metric"] == metric]
 
     def _samples_behind(self, metric: str | None) -> pd.DataFrame:
-        """Return the samples of a metric that is computed from those of P of an answer; empty for other metrics and readouts."""
-        is_answer = metric in (LOGIT_DIFF, SHARE) and self.record["config"].get("readout") not in (*TRUTH_READOUTS, None)
-        own = self._samples if is_answer and metric not in set(self._samples["metric"]) else self._samples.iloc[:0]
+        """Return the samples of a metric that is computed from those of P of an answer; empty for
+        other metrics and readouts.
+        """
+        is_answer = metric in (LOGIT_DIFF, SHARE) and self.record["config"].get("readout") not in (
+            *TRUTH_READOUTS,
+            None,
+        )
+        own = (
+            self._samples
+            if is_answer and metric not in set(self._samples["metric"])
+            else self._samples.iloc[:0]
+        )
         return logit_diff_samples(own) if metric == LOGIT_DIFF else own
 
     def _text_aucs(self) -> dict[str, float]:
         """Return the AUCs of classifiers of the text alone; NaN without true and false answers."""
         record = self.record.get("probe") or {}
         alone, pair = (record.get(name) or {} for name in ("answer_text_auc", "qa_text_auc"))
-        aucs = {"answer_text_auc": alone.get("auc"), "qa_text_auc": pair.get("auc"), "qa_text_auc_low": pair.get("ci_low")}
-        return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
+        aucs = {
+            "answer_text_auc": alone.get("auc"),
+            "qa_text_auc": pair.get("auc"),
+            "qa_text_auc_low": pair.get("ci_low"),
+        }
+        return {
+            name: float("nan") if value is None else float(value) for name, value in aucs.items()
+        }
 
     def contrasts(self, *, all_columns: bool = False) -> pd.DataFrame:
-        """Return the protocol's contrasts between anchors, pathways and controls at each layer, with 95 % intervals.
+        """Return the protocol's contrasts between anchors, pathways and controls at each layer,
+        with 95 % intervals.
 
         Args:
             all_columns: Keep columns without any value, as in ``contrasts.parquet``.
 
         Returns:
-            One row per quantity, control, anchor and layer. ``control`` is the side that is subtracted, ``ci`` the pointwise
-            interval, ``sim`` the simultaneous band over all layers.
+            One row per quantity, control, anchor and layer. ``control`` is the side that is
+            subtracted, ``ci`` the pointwise interval, ``sim`` the simultaneous band over all
+            layers.
         """
-        return self._made(f"contrasts of {all_columns}", lambda: self._contrasts_of(all_columns=all_columns)).copy()
+        return self._made(
+            f"contrasts of {all_columns}", lambda: self._contrasts_of(all_columns=all_columns)
+        ).copy()
 
     def _contrasts_of(self, *, all_columns: bool) -> pd.DataFrame:
         frame = self._made("contrasts", lambda: self.protocol.contrasts(self))
-        own = {"run_id": self.run_id, "protocol": self.protocol.name, "model": self.model, "dataset": self.dataset}
+        own = {
+            "run_id": self.run_id,
+            "protocol": self.protocol.name,
+            "model": self.model,
+            "dataset": self.dataset,
+        }
         named = frame.assign(**own, **settings_of(self.record["config"]))[list(CONTRAST_COLUMNS)]
         return for_display(named[answer_first(named)], all_columns)
 
     def summary(self, *, all_columns: bool = False) -> pd.DataFrame:
-        """Return the main numbers: the largest |ΔP| of each anchor, or the values at the probe layer k*.
+        """Return the main numbers: the largest |ΔP| of each anchor, or the values at the probe
+        layer k*.
 
         Args:
             all_columns: Keep columns without any value.
@@ -291,7 +386,10 @@ class SweepResult:
     def findings(self) -> Findings:
         """Findings as data: statements with quantity, layers, value, interval and status."""
         if "findings" not in self._memo:
-            self._memo["findings"] = self.protocol.findings(self)
+            found = self.protocol.findings(self)
+            if self.is_quick:
+                found = quick_findings(self.record, self.layers, self.curves(), found.warnings)
+            self._memo["findings"] = found
         return self._memo["findings"]
 
     @property
@@ -299,12 +397,13 @@ class SweepResult:
         """:attr:`findings` as text."""
         return str(self.findings)
 
-    def plot_example(self, example: str | int) -> go.Figure:
-        """Draw one example: its tokens with their roles, and its effect by layer beside its controls.
+    def plot_example(self, example: str | int) -> "plotly.graph_objects.Figure":
+        """Draw one example: its tokens with their roles, and its effect by layer beside its
+        controls.
 
         Args:
-            example: Id from :attr:`example_ids`, index into it, or words of the question, such as ``"france"``, in any case and
-                order.
+            example: Id from :attr:`example_ids`, index into it, or words of the question, such as
+                ``"france"``, in any case and order.
 
         Returns:
             A Plotly figure; the effect (leading metric, in its unit) against the layer.
@@ -312,22 +411,30 @@ class SweepResult:
         Raises:
             InputError: If no measured example matches, or several; the message lists their ids.
         """
-        name = self.id_of(example)
-        (row,) = example_rows(self._samples, self._examples, self.anchors, self.layers, [name])
-        return example_figure(row, self.layers, ROLES, f"{self.model} on {self.dataset}")
+        from anchorlens.figures.example_figure import plot_example
+
+        return plot_example(self, example)
 
     def id_of(self, example: str | int) -> str:
-        """Return the id of an example that is given by id, index or words of its question, as in :meth:`plot_example`.
+        """Return the id of an example that is given by id, index or words of its question, as in
+        :meth:`plot_example`.
 
         Raises:
             InputError: If no measured example matches, or several; the message lists their ids.
         """
         base = self._examples[self._examples["role"] == "base"]
         rows = zip(base["example_id"], base["question"], base["answer"], strict=True)
-        return find_example(example, {name: (str(question), str(answer)) for name, question, answer in rows}, self.dropped)
+        return find_example(
+            example,
+            {name: (str(question), str(answer)) for name, question, answer in rows},
+            self.dropped,
+            text=row_words(self.protocol.name).text,
+        )
 
     def save(self, path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
         """Save the sweep as a run directory, as :func:`anchorlens.save_run` does."""
+        from anchorlens.running.saving import save_run
+
         return save_run([self], path, overwrite=overwrite)
 
     def _in_order(self, name: str, frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
@@ -335,7 +442,11 @@ class SweepResult:
         if (key := f"order of {name}") not in self._memo:
             self._memo[key] = answer_first(frame)
         ordered = frame[self._memo[key]]
-        return for_display(ordered, all_columns) if name != "examples" else ordered[columns_with_values(ordered, all_columns)].copy()
+        return (
+            for_display(ordered, all_columns)
+            if name != "examples"
+            else ordered[columns_with_values(ordered, all_columns)].copy()
+        )
 
     def _made(self, name: str, make: Any) -> pd.DataFrame:
         if name not in self._memo:
@@ -343,28 +454,42 @@ class SweepResult:
         return self._memo[name]
 
     def __repr__(self) -> str:
-        shape = f"[anchor {len(self.anchors)}, layer {len(self.layers)}, example {len(self.example_ids)}]"
         gone = ", ".join(f"{reason} {n}" for reason, n in self.dropped_counts.items()) or "none"
-        head = f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset}; delta_p {shape}"
+        head = (
+            f"{type(self).__name__}: {self.protocol.name}, {self.model} on {self.dataset};"
+            f" {self._describe_array()}"
+        )
         lines = [*self.protocol.settings(self).splitlines(), f"dropped: {gone}"]
         said = [fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines]
         title, table = self._own_table()
-        shown = table.to_string(index=False, float_format="{:.2f}".format, line_width=_WIDTH, max_rows=_ROWS)
-        return "\n".join([*([self.verdict] if self.verdict else []), head, *said, title, shown])
+        shown = table.to_string(
+            index=False, float_format="{:.2f}".format, line_width=_WIDTH, max_rows=_ROWS
+        )
+        verdict = [self.verdict] if self.verdict else []
+        return escape_hidden("\n".join([*verdict, head, *said, title, shown]))
+
+    def _describe_array(self) -> str:
+        """Return the array of effects with its axes, for the repr."""
+        axes = f"anchor {len(self.anchors)}, layer {len(self.layers)}"
+        return f"delta_p [{axes}, example {len(self.example_ids)}]"
 
     def _repr_html_(self) -> str:
         title = self.protocol.title
-        about = escape(f"{self.model} on {self.dataset}, n = {len(self.example_ids)}, ΔP in points")
-        # JupyterLab breaks lines of a <pre> inside words.
-        said = f"<pre style='white-space: pre-wrap; word-break: normal'>{escape(self.verdict)}</pre>" if self.verdict else ""
+        what = leading_labels(self._samples).name_in_unit
+        about = escape(f"{self.model} on {self.dataset}, n = {len(self.example_ids)}, {what}")
         caption, table = self._own_table()
         head = f"<p><b>{title[0].upper()}{title[1:]}</b>: {about}<br>{escape(caption)}</p>"
-        return said + head + table.to_html(index=False, float_format="{:.2f}".format, max_rows=_ROWS)
+        rows = table.to_html(index=False, float_format="{:.2f}".format, max_rows=_ROWS)
+        return verdict_html(self.findings) + head + minus(rows)
 
     def _own_table(self) -> tuple[str, pd.DataFrame]:
-        """Return title and rows of the command line's table, without model, data set and empty columns."""
+        """Return title and rows of the command line's table, without model, data set and empty
+        columns.
+        """
         title, table = self.protocol.table([self])
-        return title, table.drop(columns=["model", "dataset", "data set"], errors="ignore").dropna(axis="columns", how="all")
+        return title, table.drop(columns=["model", "dataset", "data set"], errors="ignore").dropna(
+            axis="columns", how="all"
+        )
 
 
 __all__ = ["Analysis", "SweepResult"]

@@ -1,4 +1,6 @@
-"""Rows of ``examples.parquet`` (every input of a sweep, and the dropped rows), and the columns of frames that users see."""
+"""Rows of ``examples.parquet`` (every input of a sweep, and the dropped rows), and the columns of
+frames that users see.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +32,15 @@ class InputTable:
 
 
 def examples_frame(
-    run_id: str, dataset: str, prompt: str, table: InputTable, dropped: Sequence[Dropped], token_text: Callable[[int], str]
+    run_id: str,
+    dataset: str,
+    prompt: str,
+    table: InputTable,
+    dropped: Sequence[Dropped],
+    token_text: Callable[[int], str],
 ) -> pd.DataFrame:
-    """Return the rows of ``examples.parquet``; every input and every changed position can be rebuilt from them.
+    """Return the rows of ``examples.parquet``; every input and every changed position can be
+    rebuilt from them.
 
     Args:
         run_id: Id of the sweep.
@@ -50,22 +58,45 @@ def examples_frame(
                 own |= table.positions.get(row.id, {})
             records.append(
                 {
-                    "example_id": row.id, "question_id": row.group, "role": role, **row.columns(), "token_ids": list(row.ids),
-                    "tokens": [token_text(i) for i in row.ids], "positions": json.dumps(own),
+                    "example_id": row.id,
+                    "question_id": row.group,
+                    "cluster": row.cluster,
+                    "role": role,
+                    **row.columns(),
+                    "token_ids": list(row.ids),
+                    "tokens": [token_text(i) for i in row.ids],
+                    "positions": json.dumps(own),
                     "donor_ids": table.donor_ids.get(row.id, []) if role == "base" else [],
                 }
-            )  # fmt: skip
+            )
     for row in dropped:
         records.append(  # noqa: PERF401 - a comprehension would hide the record's shape
             {
-                "example_id": row.example_id, "question_id": "", "role": "dropped", "question": row.question,
-                "answer": row.answer, "token_ids": [], "tokens": [], "positions": "{}", "donor_ids": [], "drop_reason": row.reason,
+                "example_id": row.example_id,
+                "question_id": "",
+                "cluster": "",
+                "role": "dropped",
+                "question": row.question,
+                "answer": row.answer,
+                "token_ids": [],
+                "tokens": [],
+                "positions": "{}",
+                "donor_ids": [],
+                "drop_reason": row.reason,
                 "drop_detail": row.detail,
             }
-        )  # fmt: skip
+        )
     frame = pd.DataFrame(records).reindex(columns=list(EXAMPLE_COLUMNS))
     frame = frame.assign(run_id=run_id, dataset=dataset, prompt=prompt)
-    for name in ("drop_reason", "drop_detail", "text", "relation", "answer_type", "span_source", "wrong_answer"):
+    for name in (
+        "drop_reason",
+        "drop_detail",
+        "text",
+        "relation",
+        "answer_type",
+        "span_source",
+        "wrong_answer",
+    ):
         frame[name] = frame[name].astype("object").where(frame[name].notna(), "")
     frame["label"] = frame["label"].astype("Int64")
     frame["popularity"] = frame["popularity"].astype("float64")
@@ -74,13 +105,30 @@ def examples_frame(
     return frame
 
 
+def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
+    """Return the dropped rows of a sweep with their reasons."""
+    gone = examples[examples["role"] == "dropped"]
+    names = ["example_id", "dataset", "question", "answer", "drop_reason", "drop_detail"]
+    fields = [name.removeprefix("drop_") for name in names]
+    rows = gone[names].itertuples(index=False, name=None)
+    return tuple(Dropped(**dict(zip(fields, map(str, row), strict=True))) for row in rows)
+
+
 def for_display(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
-    """Return a frame with nulls for missing values; without empty columns unless ``all_columns``."""
+    """Return a frame with nulls for missing values; without empty columns unless
+    ``all_columns``.
+    """
     frame = with_nulls(frame)
     return frame[columns_with_values(frame, all_columns)]
 
 
 def columns_with_values(frame: pd.DataFrame, all_columns: bool) -> list[str]:
-    """Return the columns to show: those with a value, keys and numbers; all if ``all_columns`` or the frame is empty."""
+    """Return the columns to show: those with a value, keys and numbers; all if ``all_columns`` or
+    the frame is empty.
+    """
     keep = all_columns or frame.empty
-    return [name for name in map(str, frame) if keep or name in ALWAYS_SHOWN or frame[name].notna().any()]
+    return [
+        name
+        for name in map(str, frame)
+        if keep or name in ALWAYS_SHOWN or frame[name].notna().any()
+    ]

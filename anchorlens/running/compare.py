@@ -2,80 +2,36 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import DIFFERENCE, MIN_QUESTIONS_FOR_LAYERS, POINTS
+from anchorlens.constants import DIFFERENCE, POINTS
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
-from anchorlens.figures.hover import MetricLabels, metric_labels
+from anchorlens.loading.load_run import results_of
 from anchorlens.results.claims import level_of
-from anchorlens.results.estimates import concentration_note, format_ranges
+from anchorlens.results.clusters_text import cluster_note
+from anchorlens.results.comparison import Comparison
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import results_of
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, answer_first, leading_metric, summary_order
+from anchorlens.results.vocabulary import metric_labels, row_words
+from anchorlens.runs.schema import (
+    CURVE_COLUMNS,
+    CURVE_KEYS,
+    CURVE_TYPES,
+    leading_metric,
+)
 from anchorlens.statistics.bands import Band, band
+from anchorlens.statistics.clusters import Clusters, find_clusters, intraclass_correlation
 from anchorlens.statistics.resamples import Resamples
 
-Run: TypeAlias = SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
+Run: TypeAlias = (
+    SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
+)
 
 _ROW = ["anchor", "example_id", "question_id", "layer"]
-
-
-@dataclass(frozen=True, repr=False)
-class Comparison:
-    """Difference of two runs at every layer; frozen.
-
-    Attributes:
-        labels: Names of the first and the second run.
-    """
-
-    labels: tuple[str, str]
-    _table: pd.DataFrame
-    _curves: pd.DataFrame
-    _metric: MetricLabels
-
-    def table(self) -> pd.DataFrame:
-        """Return the difference at every layer.
-
-        Returns:
-            ``model dataset protocol anchor layer``; ``difference`` (second minus first, in the unit of the metric) with its
-            pointwise 95 % interval ``ci_low ci_high`` and its band ``sim_low sim_high``, which holds at 95 % jointly over all
-            layers, anchors and sweeps; ``n`` (shared questions) and ``n_effective`` (effective number of those that carry the
-            difference); ``first second`` (mean effect of the shared rows in each run); ``only_first only_second`` (rows in one run
-            only).
-        """
-        return self._table[summary_order(self._table)].copy()
-
-    def curves(self, *, controls: bool = False) -> pd.DataFrame:  # noqa: ARG002
-        """Return the differences as curves for ``plot_curves(comparison, metric="difference")``."""
-        return self._curves[answer_first(self._curves)].copy()
-
-    def __repr__(self) -> str:
-        table, names = self._table, ["model", "dataset", "protocol", "anchor"]
-        best = table.loc[table["difference"].abs().fillna(-1).groupby([table[name] for name in names], sort=False).idxmax()]
-        stands = table[(table["n"] >= MIN_QUESTIONS_FOR_LAYERS) & ((table["sim_low"] > 0) | (table["sim_high"] < 0))]
-        shared = [name for name in names if table[name].nunique() == 1]
-        told = [*(name for name in names[:3] if name not in shared), "anchor"]
-        where = [
-            f"{', '.join(map(str, key))} at layer{'s' * (len(own) > 1)} {format_ranges(sorted(own['layer']))}"
-            for key, own in stands.groupby(told, sort=False)
-        ]
-        verdict = f"Curves differ: {'; '.join(where)}." if where else "No difference was detected at any layer."
-        if table["n"].max() < MIN_QUESTIONS_FOR_LAYERS:
-            verdict = f"Nothing is claimed: {MIN_QUESTIONS_FOR_LAYERS} shared questions are needed to name layers."
-        few = concentration_note(table, "dataset", "the difference on {}")
-        shown = best[[*(name for name in names if name not in shared), "layer", "difference", "sim_low", "sim_high", "n"]]
-        what = f"{self._metric.name} in{self._metric.unit}"
-        n = len(table[names[:3]].drop_duplicates())
-        over = "layers and anchors" if n == 1 else f"layers, anchors and {n} sweeps"
-        head = f"Comparison: {self.labels[1]} minus {self.labels[0]}, {what}; largest difference, 95 % band over all {over}"
-        whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
-        text = shown.to_string(index=False, float_format=lambda value: f"{value:.2f}", line_width=100)
-        return "\n".join([verdict, *([few] if few else []), head, *([whose] if shared else []), text])
 
 
 def compare(
@@ -91,9 +47,11 @@ def compare(
 
     Args:
         first: Result of a sweep, several results, or a run directory.
-        second: As ``first``; sweeps are matched by protocol, data set and model, unless both runs have one sweep.
+        second: As ``first``; sweeps are matched by protocol, data set and model, unless both runs
+            have one sweep.
         labels: Names of the two runs.
-        metric: Metric of both runs, as in :meth:`SweepResult.curves`. If None, ``p`` if the first run has it, else its first.
+        metric: Metric of both runs, as in :meth:`SweepResult.curves`. If None, ``p`` if the first
+            run has it, else its first.
         n_resamples: Number of bootstrap resamples of questions.
         seed: Random seed of the resamples.
 
@@ -105,62 +63,114 @@ def compare(
     """
     least = as_int(n_resamples)
     if least is None or least < 2:
-        raise InputError(f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.", argument="n_resamples")
+        raise InputError(
+            f"n_resamples={short_repr(n_resamples)} must be a whole number of at least 2.",
+            argument="n_resamples",
+        )
     pairs = _paired(_sweeps(first), _sweeps(second))
     metric = metric or leading_metric(pairs[0][0].samples(all_columns=True))
     made = [_difference(a, b, metric, least, seed, level_of(len(pairs))) for a, b in pairs]
-    tables, curves = (pd.concat(parts, ignore_index=True) for parts in zip(*made, strict=True))
+    tables = pd.concat([table for table, _, _ in made], ignore_index=True)
+    curves = pd.concat([own for _, own, _ in made], ignore_index=True)
+    units = tuple(dict.fromkeys(unit for _, _, unit in made if unit))
     curves = curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
-    return Comparison(labels, tables, curves, metric_labels(curves.assign(metric=metric)))
+    words = metric_labels(curves.assign(metric=metric))
+    return Comparison(labels, tables, curves, words, units)
 
 
 def _sweeps(run: Run) -> list[SweepResult]:
     loaded = results_of(run)
-    found = [loaded] if isinstance(loaded, SweepResult) else list(loaded) if isinstance(loaded, Sequence) else []
+    found = (
+        [loaded]
+        if isinstance(loaded, SweepResult)
+        else list(loaded)
+        if isinstance(loaded, Sequence)
+        else []
+    )
     if not found or not all(isinstance(one, SweepResult) for one in found):
-        raise InputError(f"compare takes results of sweeps or run directories; got {short_repr(run)}.")
+        raise InputError(
+            f"compare takes results of sweeps or run directories; got {short_repr(run)}."
+        )
     return found
 
 
-def _paired(first: list[SweepResult], second: list[SweepResult]) -> list[tuple[SweepResult, SweepResult]]:
+def _paired(
+    first: list[SweepResult], second: list[SweepResult]
+) -> list[tuple[SweepResult, SweepResult]]:
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
     theirs = {(sweep.protocol.name, sweep.dataset, sweep.model): sweep for sweep in second}
-    pairs = [(one, theirs[key]) for one in first if (key := (one.protocol.name, one.dataset, one.model)) in theirs]
+    pairs = [
+        (one, theirs[key])
+        for one in first
+        if (key := (one.protocol.name, one.dataset, one.model)) in theirs
+    ]
     if not pairs:
-        raise InputError("The two runs share no sweep with the same protocol, data set and model. Give one sweep of each.")
+        raise InputError(
+            "The two runs share no sweep with the same protocol, data set and model. Give one sweep"
+            " of each."
+        )
     return pairs
 
 
 def _difference(
     a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int, level: float
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return table and curves of two sweeps; ``level``: joint level of the bands over layers and anchors."""
-    measured = [one.samples(metric=metric, all_columns=True).query("control == 'none'") for one in (a, b)]
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """Return table and curves of two sweeps, and the sentence on their clusters; ``level``: joint
+    level of the bands over layers and anchors.
+    """
+    measured = [
+        one.samples(metric=metric, all_columns=True).query("control == 'none'") for one in (a, b)
+    ]
     # Effect of every row and layer, averaged over donors.
     means = [samples.groupby(_ROW, sort=False)["effect"].mean() for samples in measured]
     rows = pd.concat(dict(zip(("first", "second"), means, strict=True)), axis=1)
-    by_anchor = {str(anchor): own for anchor, own in rows.groupby("anchor", sort=False) if len(own.dropna())}
+    by_anchor = {
+        str(anchor): own for anchor, own in rows.groupby("anchor", sort=False) if len(own.dropna())
+    }
     if not by_anchor:
-        raise InputError("The two runs share no row with the same example_id, anchor and layer. Compare runs of the same questions.")
-    wide = {anchor: own.dropna().droplevel("anchor").unstack("layer") for anchor, own in by_anchor.items()}
+        raise InputError(
+            "The two runs share no row with the same example_id, anchor and layer. Compare runs of"
+            " the same questions."
+        )
+    wide = {
+        anchor: own.dropna().droplevel("anchor").unstack("layer")
+        for anchor, own in by_anchor.items()
+    }
+    clusters = find_clusters(pd.concat(measured))
     changes = [sides["second"] - sides["first"] for sides in wide.values()]
     frames: list[pd.DataFrame] = []
     limit = 200 if measured[0]["unit"].iloc[0] == POINTS else np.inf
-    for (anchor, own), made in zip(by_anchor.items(), _bands(changes, n_resamples, seed, level, limit), strict=True):
-        alone = {name: own[own[other].isna()].index for name, other in (("first", "second"), ("second", "first"))}
+    for (anchor, own), made in zip(
+        by_anchor.items(), _bands(changes, clusters, n_resamples, seed, level, limit), strict=True
+    ):
+        alone = {
+            name: own[own[other].isna()].index
+            for name, other in (("first", "second"), ("second", "first"))
+        }
         first, second = (wide[anchor][side] for side in ("first", "second"))
         frames.append(
             pd.DataFrame(
                 {
-                    "anchor": anchor, "layer": first.columns.astype(int), "first": first.mean().to_numpy(),
-                    "second": second.mean().to_numpy(), "difference": made.value, "ci_low": made.low,
-                    "ci_high": made.high, "sim_low": made.sim_low, "sim_high": made.sim_high, "n": made.n,
+                    "anchor": anchor,
+                    "layer": first.columns.astype(int),
+                    "first": first.mean().to_numpy(),
+                    "second": second.mean().to_numpy(),
+                    "difference": made.value,
+                    "ci_low": made.low,
+                    "ci_high": made.high,
+                    "sim_low": made.sim_low,
+                    "sim_high": made.sim_high,
+                    "n": made.n,
+                    "n_clusters": made.n_clusters,
                     "n_effective": made.n_effective,
-                    **{f"only_{name}": index.get_level_values("example_id").nunique() for name, index in alone.items()},
+                    **{
+                        f"only_{name}": index.get_level_values("example_id").nunique()
+                        for name, index in alone.items()
+                    },
                 }
             )
-        )  # fmt: skip
+        )
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
     for at, (name, (one, other)) in enumerate(names.items()):
@@ -169,21 +179,70 @@ def _difference(
     table.insert(2, "protocol", theirs["protocol"])
     varied = {"layer", "position", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
     shared = {
-        key: f"{theirs[key]} less {own[key]}" if isinstance(own[key], str) and own[key] != theirs[key] else theirs[key]
+        key: (
+            f"{theirs[key]} less {own[key]}"
+            if isinstance(own[key], str) and own[key] != theirs[key]
+            else theirs[key]
+        )
         for key in CURVE_KEYS
         if key not in varied
     }
     pathway = "All" if theirs["pathway"] else ""
-    curves = table.assign(**shared, pathway=pathway, metric=DIFFERENCE, effect=table["difference"], by_construction=False)
-    curves["position"] = table["anchor"].map(measured[1].drop_duplicates("anchor").set_index("anchor")["position"])
-    return table, curves
+    curves = table.assign(
+        **shared,
+        pathway=pathway,
+        metric=DIFFERENCE,
+        effect=table["difference"],
+        by_construction=False,
+    )
+    curves["position"] = table["anchor"].map(
+        measured[1].drop_duplicates("anchor").set_index("anchor")["position"]
+    )
+    return table, curves, _cluster_sentence(b, clusters, changes, measured[1])
 
 
-def _bands(changes: Sequence[pd.DataFrame], n_resamples: int, seed: int, level: float, limit: float) -> list[Band]:
-    """Return the bands of several curves [row layer]; the simultaneous one covers all curves together at ``level``."""
+def _cluster_sentence(
+    sweep: SweepResult,
+    clusters: Clusters,
+    changes: Sequence[pd.DataFrame],
+    samples: pd.DataFrame,
+) -> str:
+    """Return the sentence on the clusters, with the intraclass correlation of the largest
+    difference.
+    """
+    names = samples.drop_duplicates("question_id").set_index("question_id")["cluster"].fillna("")
+    largest = max(changes, key=lambda change: change.mean().abs().max())
+    own = largest[largest.mean().abs().idxmax()].dropna().groupby("question_id").mean()
+    correlation = float("nan")
+    if names.nunique() > 1:
+        correlation = intraclass_correlation(
+            own.to_numpy(dtype=np.float64), names.reindex(own.index).to_numpy(dtype=str)
+        )
+    return cluster_note(
+        clusters,
+        len(own),
+        rows=row_words(sweep.protocol.name),
+        leading=("the largest difference", correlation),
+    )
+
+
+def _bands(
+    changes: Sequence[pd.DataFrame],
+    clusters: Clusters,
+    n_resamples: int,
+    seed: int,
+    level: float,
+    limit: float,
+) -> list[Band]:
+    """Return the bands of several curves [row layer]; the simultaneous one covers all curves
+    together at ``level``.
+    """
     whole = pd.concat(changes, axis=1)
     values = whole.to_numpy(dtype=np.float64)
-    draws = Resamples.of(whole.index.get_level_values("question_id"), n_resamples=n_resamples, seed=seed)
+    questions = whole.index.get_level_values("question_id")
+    draws = Resamples.of(
+        questions, clusters=clusters.of(questions), n_resamples=n_resamples, seed=seed
+    )
     estimate = draws.means(values, ~np.isnan(values))
     joint = band(estimate, level=level, limit=limit)
     both = replace(band(estimate, limit=limit), sim_low=joint.sim_low, sim_high=joint.sim_high)

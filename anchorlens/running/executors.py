@@ -1,7 +1,8 @@
 """Executors: run the sweeps of a run in this process, or in Ray workers (the extra ``[ray]``).
 
-Every worker draws and plans a sweep from the same inputs, so that all workers plan the same shards. One worker also computes the
-result. Ray restarts a dead worker and repeats its call; every call has the whole task as its argument.
+Every worker draws and plans a sweep from the same inputs, so that all workers plan the same shards.
+One worker also computes the result. Ray restarts a dead worker and repeats its call; every call has
+the whole task as its argument.
 """
 
 import os
@@ -40,7 +41,7 @@ _RETRIES = 2  # repetitions of a call after its worker died
 _ADDRESS = re.compile(r"auto|(\w+://)?([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Loading:
     """Options for models given by name, as in :func:`anchorlens.load_model`."""
 
@@ -55,13 +56,15 @@ class Loading:
 class RayExecutor:
     """Options of Ray workers, each with its own copy of the model.
 
-    A worker uses as many threads as this process (``OMP_NUM_THREADS``, ``torch.set_num_threads``), since results depend on them.
+    A worker uses as many threads as this process (``OMP_NUM_THREADS``, ``torch.set_num_threads``),
+    since results depend on them.
 
     Attributes:
         workers: Number of workers. If None, as many as CPUs and GPUs allow.
-        address: Address of a running Ray cluster (``"auto"`` finds one). If None, a cluster is started on this machine for the run.
-        gpus_per_worker: Number of GPUs, or a fraction of one. If None, ``n_devices`` if there are GPUs and no other device is
-            requested.
+        address: Address of a running Ray cluster (``"auto"`` finds one). If None, a cluster is
+            started on this machine for the run.
+        gpus_per_worker: Number of GPUs, or a fraction of one. If None, ``n_devices`` if there are
+            GPUs and no other device is requested.
 
     Raises:
         InputError: If a value is invalid, or Ray is not installed.
@@ -73,16 +76,32 @@ class RayExecutor:
 
     def __post_init__(self) -> None:
         if self.workers is not None and (as_int(self.workers) or 0) < 1:
-            raise InputError(f"workers={short_repr(self.workers)} must be a whole number of at least 1.", argument="workers")
-        if self.address is not None and not (isinstance(self.address, str) and _ADDRESS.fullmatch(self.address)):
-            raise InputError(f"address={short_repr(self.address)} must be 'auto' or 'host:port'.", argument="address")
+            raise InputError(
+                f"workers={short_repr(self.workers)} must be a whole number of at least 1.",
+                argument="workers",
+            )
+        if self.address is not None and not (
+            isinstance(self.address, str) and _ADDRESS.fullmatch(self.address)
+        ):
+            raise InputError(
+                f"address={short_repr(self.address)} must be 'auto' or 'host:port'.",
+                argument="address",
+            )
         gpus = self.gpus_per_worker
         is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
-        if gpus is not None and not (is_number and (0 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))):
-            problem = f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction of one."
+        if gpus is not None and not (
+            is_number and (0 <= gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))
+        ):
+            problem = (
+                f"gpus_per_worker={short_repr(gpus)} must be a whole number of GPUs or a fraction"
+                " of one."
+            )
             raise InputError(problem, argument="gpus_per_worker")
         if find_spec("ray") is None:
-            raise InputError("executor='ray': Ray is not installed. Run pip install 'anchorlens[ray]'.", argument="executor")
+            raise InputError(
+                "executor='ray': Ray is not installed. Run pip install 'anchorlens[ray]'.",
+                argument="executor",
+            )
 
 
 def executor_of(given: Any) -> RayExecutor | None:
@@ -91,21 +110,32 @@ def executor_of(given: Any) -> RayExecutor | None:
         return given
     if isinstance(given, str) and given == "ray":
         return RayExecutor()
-    raise InputError(f"executor={short_repr(given)} must be 'ray' or an al.RayExecutor.", argument="executor")
+    raise InputError(
+        f"executor={short_repr(given)} must be 'ray' or an al.RayExecutor.", argument="executor"
+    )
 
 
 def refuse_live(executor: RayExecutor | None, models: Sequence[Any]) -> None:
     """Raise InputError if workers would get a live model instead of a name."""
     live = [short_repr(model) for model in models if not isinstance(model, (str, os.PathLike))]
     if executor is not None and live:
-        raise InputError(f"executor='ray': workers load models by name or path, not {live[0]}. Give a name.", argument="executor")
+        raise InputError(
+            f"executor='ray': workers load models by name or path, not {live[0]}. Give a name.",
+            argument="executor",
+        )
 
 
 class Executor(ABC):
     """Measures sweeps one by one and keeps the model for the next sweep."""
 
     @abstractmethod
-    def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> Runner:
+    def make_runner(
+        self,
+        protocol: Measurement[Any, Any, Any],
+        model: Any,
+        data: PromptDataset,
+        spec: Specification,
+    ) -> Runner:
         """Load the model if needed, and return the runner of one sweep."""
 
 
@@ -113,21 +143,31 @@ class LocalExecutor(Executor):
     """Measures sweeps in this process."""
 
     def __init__(self, loading: Loading | None = None, command: str | None = None) -> None:
-        self._loading, self._command = loading or Loading(), command
+        self._loading = loading or Loading()
+        self._command = command
         self._given: Any = None
         self._model: Any = None
 
     @override
-    def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> LocalRunner:
+    def make_runner(
+        self,
+        protocol: Measurement[Any, Any, Any],
+        model: Any,
+        data: PromptDataset,
+        spec: Specification,
+    ) -> LocalRunner:
         if model is not self._given and model != self._given:
             self._given = self._model = None  # free the memory before the next model is loaded
             named = isinstance(model, (str, os.PathLike))
-            self._model = load_model(model, **asdict(self._loading)) if named else model
+            if named:
+                self._model = load_model(model, **asdict(self._loading), progress=spec.progress)
+            else:
+                self._model = model
             self._given = model
         return LocalRunner(protocol, self._model, data, spec, self._command)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """A sweep; sent with every call, because a restarted worker has no state."""
 
@@ -144,7 +184,9 @@ class Task:
 class RayWorker:
     """Ray actor of one worker: holds a model and a sweep."""
 
-    def __init__(self, loading: Loading, command: str, gpus: float, threads: int, folder: str) -> None:
+    def __init__(
+        self, loading: Loading, command: str, gpus: float, threads: int, folder: str
+    ) -> None:
         torch.set_num_threads(threads)
         if Path(folder).is_dir():  # so that relative paths resolve as in the calling process
             os.chdir(folder)
@@ -162,12 +204,17 @@ class RayWorker:
         return value, [str(one.message) for one in caught if one.category is UserWarning]
 
     def open(self, task: Task) -> tuple[Mapping[str, object], int, str]:
-        """Return the record of the model, the free bytes of its device, and the id of the Ray node."""
+        """Return the record of the model, the free bytes of its device, and the id of the
+        Ray node.
+        """
         runner = self._open(task)
         return runner.card, runner.free, _ray().get_runtime_context().get_node_id()
 
     def plan(self, task: Task) -> Planned:
-        """Draw and plan the sweep. Raise RunError if the plan differs from that of other workers."""
+        """Draw and plan the sweep.
+
+        Raise RunError if the plan differs from that of other workers.
+        """
         runner = self._open(task)
         if self._planned is None:
             assert task.free is not None  # set before any worker plans
@@ -188,34 +235,54 @@ class RayWorker:
         if self._runner is None or self._task is None or self._task.number != task.number:
             if task.spec.own_code() != task.own_code:
                 raise InputError(
-                    "A function of yours (readout, donors, site, prompt) differs in the workers. Define it in a file that they can "
-                    "import, and use the same Python version."
+                    "A function of yours (readout, donors, site, prompt) differs in the workers."
+                    " Define it in a file that they can import, and use the same Python version."
                 )
             self._runner = self._planned = None  # free the memory before the next model is loaded
-            self._runner = self._executor.make_runner(task.protocol, task.model, _ray().get(task.data), task.spec)
+            self._runner = self._executor.make_runner(
+                task.protocol, task.model, _ray().get(task.data), task.spec
+            )
             self._task = task
         return self._runner
 
 
 def _refuse_other_plan(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if changes := "; ".join(differences({"plan": was}, {"plan": now})):
-        raise RunError(f"Workers plan the same sweep differently: {changes}. Use machines of one kind, or give batch_size=.")
+        raise RunError(
+            f"Workers plan the same sweep differently: {changes}. Use machines of one kind, or give"
+            " batch_size=."
+        )
 
 
 class WorkerPool(Executor):
     """Measures sweeps in Ray workers; each keeps its model for the next sweep."""
 
     def __init__(self, actors: Sequence[Any], gpus: float) -> None:
-        self.actors, self.gpus = actors, gpus
-        self._n_sweeps, self._warned = 0, set[str]()
+        self.actors = actors
+        self.gpus = gpus
+        self._n_sweeps = 0
+        self._warned: set[str] = set()
         self._data: dict[int, tuple[PromptDataset, Any]] = {}
 
     @override
-    def make_runner(self, protocol: Measurement[Any, Any, Any], model: Any, data: PromptDataset, spec: Specification) -> "RayRunner":
+    def make_runner(
+        self,
+        protocol: Measurement[Any, Any, Any],
+        model: Any,
+        data: PromptDataset,
+        spec: Specification,
+    ) -> "RayRunner":
         if id(data) not in self._data:
             self._data[id(data)] = data, _ray().put(data)
         quiet = spec.replace(progress=False, on_plan=None)
-        task = Task(self._n_sweeps, protocol, model, self._data[id(data)][1], quiet, quiet.own_code())
+        task = Task(
+            number=self._n_sweeps,
+            protocol=protocol,
+            model=model,
+            data=self._data[id(data)][1],
+            spec=quiet,
+            own_code=quiet.own_code(),
+        )
         self._n_sweeps += 1
         return RayRunner(self, task)
 
@@ -226,7 +293,9 @@ class WorkerPool(Executor):
 
     def map_shards(self, task: Task, numbers: Sequence[int]) -> Iterator[tuple[int, Shard]]:
         pool = import_module("ray.util").ActorPool(self.actors)
-        replies = pool.map_unordered(lambda actor, number: actor.call.remote("shard", task, number), numbers)
+        replies = pool.map_unordered(
+            lambda actor, number: actor.call.remote("shard", task, number), numbers
+        )
         while True:
             with _errors_of_workers():
                 reply = next(replies, None)
@@ -252,8 +321,9 @@ def _errors_of_workers() -> Iterator[None]:
         raise why.cause from why
     except ray.exceptions.RayError as why:
         raise WorkerError(
-            f"Workers died {_RETRIES + 1} times at the same call ({type(why).__name__}), usually because memory ran out. Finished "
-            "shards are kept. Try fewer workers=, a smaller batch_size= or max_memory=, and continue with resume=True."
+            f"Workers died {_RETRIES + 1} times at the same call ({type(why).__name__}), usually"
+            " because memory ran out. Finished shards are kept. Try fewer workers=, a smaller"
+            " batch_size= or max_memory=, and continue with resume=True."
         ) from why
 
 
@@ -261,17 +331,29 @@ class RayRunner(Runner):
     """Measures one sweep in Ray workers."""
 
     def __init__(self, pool: WorkerPool, task: Task) -> None:
-        self._pool, self._task = pool, task
+        self._pool = pool
+        self._task = task
         replies = pool.call(pool.actors, "open", task)
         self._card: Mapping[str, object] = replies[0][0]
-        same = {name: value for name, value in self._card.items() if name not in ("device", "parity")}
+        same = {
+            name: value for name, value in self._card.items() if name not in ("device", "parity")
+        }
         for card, _, _ in replies[1:]:
-            if changes := differences({"model": same}, {"model": {name: card[name] for name in same}}):
-                raise RunError(f"Workers have different models: {'; '.join(changes)}. Give all of them the same files.")
+            if changes := differences(
+                {"model": same}, {"model": {name: card[name] for name in same}}
+            ):
+                raise RunError(
+                    f"Workers have different models: {'; '.join(changes)}. Give all of them the"
+                    " same files."
+                )
         nodes = [node for _, _, node in replies]
         on_gpu = pool.gpus and str(self._card["device"]).startswith("cuda")
-        # Workers on one node share its memory; workers with a fraction of a GPU share the memory of the GPU.
-        self.free = min(free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node)) for _, free, node in replies)
+        # Workers on one node share its memory; workers with a fraction of a GPU share the memory of
+        # the GPU.
+        self.free = min(
+            free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node))
+            for _, free, node in replies
+        )
 
     @property
     @override
@@ -285,12 +367,18 @@ class RayRunner(Runner):
         for other in others:
             _refuse_other_plan(first.record(), other.record())
             if changes := differences(dict(first.environment), dict(other.environment)):
-                warn(f"Workers differ: {'; '.join(changes)}. Numbers may differ in their last digits from shard to shard.")
-        self._task, self._planned = replace(self._task, plan=first.record()), first
+                warn(
+                    f"Workers differ: {'; '.join(changes)}. Numbers may differ in their last digits"
+                    " from shard to shard."
+                )
+        self._task = replace(self._task, plan=first.record())
+        self._planned = first
         return first
 
     @override
-    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(
+        self, numbers: Sequence[int], bar: Progress
+    ) -> Generator[tuple[int, Shard], None, None]:
         for i, (number, shard) in enumerate(self._pool.map_shards(self._task, numbers)):
             bar.advance(self._planned.shards[number] + (self._planned.before if i == 0 else 0.0))
             yield number, shard
@@ -304,23 +392,36 @@ class RayRunner(Runner):
 
 
 @contextmanager
-def open_executor(executor: RayExecutor | None, loading: Loading | None = None) -> Iterator[Executor]:
+def open_executor(
+    executor: RayExecutor | None, loading: Loading | None = None
+) -> Iterator[Executor]:
     """Open an executor for the sweeps of a ``with`` block; workers end with the block."""
     loading = loading or Loading()
     if executor is None:
         yield LocalExecutor(loading)
         return
-    # No usage statistics, no change of visible devices, and workers with the priority of this process.
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_worker_niceness"):
+    # No usage statistics, no change of visible devices, and workers with the priority of this
+    # process.
+    for name in (
+        "RAY_USAGE_STATS_ENABLED",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+        "RAY_worker_niceness",
+    ):
         os.environ.setdefault(name, "0")
-    ray, threads = _ray(), torch.get_num_threads()
+    ray = _ray()
+    threads = torch.get_num_threads()
     started = not ray.is_initialized()
     try:
         if started:
             _connect(executor, threads)
         workers, gpus = _workers_and_gpus(executor, loading, threads)
-        made = ray.remote(RayWorker).options(num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=_RETRIES)
-        actors = [made.remote(loading, command_line(), gpus, threads, str(Path.cwd())) for _ in range(workers)]
+        made = ray.remote(RayWorker).options(
+            num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=_RETRIES
+        )
+        actors = [
+            made.remote(loading, command_line(), gpus, threads, str(Path.cwd()))
+            for _ in range(workers)
+        ]
         try:
             yield WorkerPool(actors, gpus)
         finally:
@@ -337,11 +438,19 @@ def _ray() -> Any:
 
 def _connect(executor: RayExecutor, threads: int) -> None:
     """Connect to the cluster, or start one on this machine with one CPU per thread."""
-    options: dict[str, Any] = {"address": executor.address, "log_to_driver": False, "logging_level": "ERROR"}
+    options: dict[str, Any] = {
+        "address": executor.address,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }
     if executor.address is None:
-        cores, wanted = os.cpu_count() or 1, threads * (executor.workers or 1)
+        cores = os.cpu_count() or 1
+        wanted = threads * (executor.workers or 1)
         if wanted > cores:
-            warn(f"All workers together have {wanted} threads for {cores} cores. Set OMP_NUM_THREADS to cores / workers.")
+            warn(
+                f"All workers together have {wanted} threads for {cores} cores. Set OMP_NUM_THREADS"
+                " to cores / workers."
+            )
         options |= {"address": "local", "num_cpus": max(cores, wanted), "include_dashboard": False}
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -352,11 +461,13 @@ def _connect(executor: RayExecutor, threads: int) -> None:
             _ray().init(**options)
     except (OSError, ValueError, RuntimeError) as why:
         raise InputError(
-            f"address={executor.address!r}: no Ray cluster answers ({str(why).splitlines()[0]}). Start one with `ray start --head`, "
-            "or leave address out to start one on this machine.",
+            f"address={executor.address!r}: no Ray cluster answers ({str(why).splitlines()[0]})."
+            " Start one with `ray start --head`, or leave address out to start one on this"
+            " machine.",
             argument="address",
         ) from why
-    # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C does.
+    # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C
+    # does.
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
 
@@ -365,7 +476,9 @@ def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> 
     nodes = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
     gpus = executor.gpus_per_worker
     if gpus is None:
-        use_gpu = any(node.get("GPU") for node in nodes) and str(loading.device or "cuda").startswith("cuda")
+        use_gpu = any(node.get("GPU") for node in nodes) and str(
+            loading.device or "cuda"
+        ).startswith("cuda")
         gpus = float(loading.n_devices) if use_gpu or loading.n_devices > 1 else 0.0
     room = 0
     for node in nodes:
@@ -373,10 +486,12 @@ def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> 
         room += min(by_cpu, int(node.get("GPU", 0) / gpus)) if gpus else by_cpu
     workers = executor.workers or room
     if not 1 <= workers <= room:
-        each = f"{threads} CPU{'s' * (threads > 1)}" + (f" and {gpus:g} GPU{'s' * (gpus > 1)}" if gpus else "")
+        each = f"{threads} CPU{'s' * (threads > 1)}" + (
+            f" and {gpus:g} GPU{'s' * (gpus > 1)}" if gpus else ""
+        )
         raise InputError(
-            f"workers={workers or 1} of {each} each: there is room for {room}. Give fewer workers, another gpus_per_worker=, or "
-            "fewer threads (OMP_NUM_THREADS).",
+            f"workers={workers or 1} of {each} each: there is room for {room}. Give fewer workers,"
+            " another gpus_per_worker=, or fewer threads (OMP_NUM_THREADS).",
             argument="workers",
         )
     return workers, gpus

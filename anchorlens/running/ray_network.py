@@ -12,11 +12,14 @@ from typing import Any
 
 @contextmanager
 def local_cluster() -> Iterator[None]:
-    """Let a cluster that is started in the block listen on 127.0.0.1 only, and its token be readable by this user only."""
+    """Let a cluster that is started in the block listen on 127.0.0.1 only, and its token be
+    readable by this user only.
+    """
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         _create_token(Path.home() / ".ray" / "auth_token")
     constants: Any = import_module("ray._private.ray_constants")
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False  # Ray's default on macOS and Windows
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False  # Ray's default on macOS and Windows
     try:
         yield
     finally:

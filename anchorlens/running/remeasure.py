@@ -1,4 +1,6 @@
-"""Measure random cells of a run again with the reference engine, from the inputs in the run directory."""
+"""Measure random cells of a run again with the reference engine, from the inputs in the run
+directory.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS
+from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS, POINTS
 from anchorlens.display import one_line
 from anchorlens.engine.reference import ReferenceEngine
+from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half
 from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapt import adapt
@@ -26,16 +29,25 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_values
-from anchorlens.running.spot_checks import add_reference_values, tolerance
+from anchorlens.running.spot_checks import add_reference_values, measure_noise, tolerance
 from anchorlens.running.stored_rows import compare_cells, compare_rows, compare_tokens
 from anchorlens.runs.provenance import model_record
-from anchorlens.runs.schema import LOGITS, POINTS, format_cell, leading_metric
+from anchorlens.runs.schema import LOGITS, format_cell, leading_metric
 
 # Functions of the user that are needed even if all inputs are stored.
 _NEEDED = ("readout", "site", "metric")
 
 # Entries of a model's record that follow from its weights and tokenizer.
-_DESCRIBED = ("architecture", "n_layers", "d_model", "n_heads", "n_params", "dtype", "adds_bos", "weights_processed")
+_DESCRIBED = (
+    "architecture",
+    "n_layers",
+    "d_model",
+    "n_heads",
+    "n_params",
+    "dtype",
+    "adds_bos",
+    "weights_processed",
+)
 
 Found = tuple[str, str, str]
 """Name, status and detail of a check."""
@@ -44,19 +56,31 @@ _DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def remeasure_cells(
-    results: Sequence[SweepResult], data: Mapping[str, Any], n_cells: int | None, seed: int, model: Any, loading: Mapping[str, Any],
-    callables: Mapping[str, Callable[..., Any]], bar: Progress,
-) -> tuple[list[Found], pd.DataFrame]:  # fmt: skip
-    """Compare the models and inputs of a run, measure random cells again, and return the checks and the rows of these cells.
+    results: Sequence[SweepResult],
+    data: Mapping[str, Any],
+    *,
+    n_cells: int | None,
+    seed: int,
+    model: Any,
+    loading: Mapping[str, Any],
+    callables: Mapping[str, Callable[..., Any]],
+    bar: Progress,
+) -> tuple[list[Found], pd.DataFrame]:
+    """Compare the models and inputs of a run, measure random cells again, and return the checks and
+    the rows of these cells.
 
-    Arguments as in :func:`anchorlens.verify_run`; ``data``: data sets that are here, by name; ``n_cells``: None for all;
-    ``loading``: options of :func:`anchorlens.load_model`.
+    Arguments as in :func:`anchorlens.verify_run`; ``data``: data sets that are here, by name;
+    ``n_cells``: None for all; ``loading``: options of :func:`anchorlens.load_model`.
     """
     drawn = _draw_cells(results, n_cells, seed)
     checks: list[Found] = []
     frames: list[pd.DataFrame] = []
     for name in dict.fromkeys(result.model for result in results):
-        group = [(result, cells) for result, cells in zip(results, drawn, strict=True) if result.model == name]
+        group = [
+            (result, cells)
+            for result, cells in zip(results, drawn, strict=True)
+            if result.model == name
+        ]
         adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
         checks += hashes
         if any(outcome == "mismatch" for _, outcome, _ in hashes):
@@ -65,7 +89,9 @@ def remeasure_cells(
         for result, cells in group:
             what = f"{result.protocol.name} {name} {result.dataset}"
             if not isinstance(measurement_of(result.protocol.name), Recheckable):
-                checks.append((f"cells: {what}", "not checked", "this protocol cannot measure cells again"))
+                checks.append(
+                    (f"cells: {what}", "not checked", "this protocol cannot measure cells again")
+                )
                 continue
             try:
                 sweep = _Stored.of(adapter, result, callables)
@@ -78,9 +104,15 @@ def remeasure_cells(
                     frames.append(again)
                     checks.append((f"cells: {what}", *_compare(again, len(cells), sweep.allowed)))
             except (RunError, *_DAMAGE) as why:
-                if callables and not isinstance(why, RunError):  # it may be an error of these functions
+                if callables and not isinstance(
+                    why, RunError
+                ):  # it may be an error of these functions
                     raise
-                problem = str(why) if isinstance(why, RunError) else f"cannot be built again ({type(why).__name__}: {one_line(why)})"
+                problem = (
+                    str(why)
+                    if isinstance(why, RunError)
+                    else f"cannot be built again ({type(why).__name__}: {one_line(why)})"
+                )
                 checks.append((f"inputs: {what}", "mismatch", problem))
                 checks.append((f"cells: {what}", "not checked", "the inputs differ"))
             bar.advance(len(cells))
@@ -97,7 +129,9 @@ def _cells_of(results: Sequence[SweepResult]) -> list[pd.DataFrame]:
     return [frame[frame["metric"] == leading_metric(frame)] for frame in samples]
 
 
-def _draw_cells(results: Sequence[SweepResult], n_cells: int | None, seed: int) -> list[pd.DataFrame]:
+def _draw_cells(
+    results: Sequence[SweepResult], n_cells: int | None, seed: int
+) -> list[pd.DataFrame]:
     """Draw random cells from all sweeps in turn; all cells if ``n_cells`` is None."""
     rng = Random(f"{seed}:verify")
     cells = _cells_of(results)
@@ -108,16 +142,21 @@ def _draw_cells(results: Sequence[SweepResult], n_cells: int | None, seed: int) 
     for i in range(min(n_cells, sum(map(len, cells)))):
         free = [k for k in order if takes[k] < len(cells[k])]
         takes[free[i % len(free)]] += 1
-    return [frame.iloc[sorted(rng.sample(range(len(frame)), n))] for frame, n in zip(cells, takes, strict=True)]
+    return [
+        frame.iloc[sorted(rng.sample(range(len(frame)), n))]
+        for frame, n in zip(cells, takes, strict=True)
+    ]
 
 
-def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str, Any]) -> tuple[Adapter, list[Found]]:
+def _load(
+    name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str, Any]
+) -> tuple[Adapter, list[Found]]:
     given = model.get(name) if isinstance(model, Mapping) else model
     if given is None:
         if record["source"] not in ("packaged", "hub"):
             raise InputError(
-                f"{name} cannot be loaded by its name ({record['source']}). Give it with model= as a directory, a file or a live "
-                "model.",
+                f"{name} cannot be loaded by its name ({record['source']}). Give it with model= as"
+                " a directory, a file or a live model.",
                 argument="model",
             )
         given = name
@@ -128,10 +167,17 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
         lens_model = load_model(given, **chosen, dtype=record["dtype"], revision=revision)
     else:
         lens_model = as_lens_model(given)
-    card, checks = model_card(lens_model), list[Found]()
+    card = model_card(lens_model)
+    checks: list[Found] = []
     hashes = {"weights": card.weights_sha256, "tokenizer": card.tokenizer_sha256}
     if card.backend != record["backend"]:  # the same weights have other names there
-        checks.append((f"weights: {name}", "not checked", f"not comparable: {record['backend']} then, {card.backend} now"))
+        checks.append(
+            (
+                f"weights: {name}",
+                "not checked",
+                f"not comparable: {record['backend']} then, {card.backend} now",
+            )
+        )
         del hashes["weights"]
     for what, now in hashes.items():
         then, now = str(record[f"{what}_sha256"]), str(now)
@@ -143,27 +189,39 @@ def _load(name: str, record: Mapping[str, Any], model: Any, loading: Mapping[str
     return adapt(lens_model), checks
 
 
-def _specification(result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> Specification:
-    """Return the specification without user functions that only chose inputs, because inputs are stored."""
+def _specification(
+    result: SweepResult, callables: Mapping[str, Callable[..., Any]]
+) -> Specification:
+    """Return the specification without user functions that only chose inputs, because inputs are
+    stored.
+    """
     config = dict(result.record["config"])
     code = config.pop("own_code", {})
-    names = {*code, *(n for n, v in config.items() if isinstance(v, str) and v.startswith("callable:"))}
+    names = {
+        *code,
+        *(n for n, v in config.items() if isinstance(v, str) and v.startswith("callable:")),
+    }
     needed = sorted(names & set(_NEEDED) - callables.keys())
     if needed:
         raise InputError(
-            f"This run was made with functions of yours ({', '.join(needed)}), which are not stored. Verify it in Python with "
-            f"callables={{{needed[0]!r}: ...}}, or set cells=0."
+            f"This run was made with functions of yours ({', '.join(needed)}), which are not"
+            f" stored. Verify it in Python with callables={{{needed[0]!r}: ...}}, or set cells=0."
         )
     kept = {name: value for name, value in config.items() if name not in names and name != "probes"}
     given = {name: value for name, value in callables.items() if name in names}
     spec = specification_of(result.protocol.name).from_config(kept | given)
-    other = [name for name, digest in spec.own_code().items() if code.get(name) not in (None, digest)]
+    other = [
+        name for name, digest in spec.own_code().items() if code.get(name) not in (None, digest)
+    ]
     if other:
-        raise InputError(f"callables=: {', '.join(other)} differs from the code that the run was made with.", argument="callables")
+        raise InputError(
+            f"callables=: {', '.join(other)} differs from the code that the run was made with.",
+            argument="callables",
+        )
     return spec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Stored:
     """Stored sweep whose inputs are rebuilt from the run directory.
 
@@ -184,9 +242,15 @@ class _Stored:
     allowed: float
 
     @classmethod
-    def of(cls, adapter: Adapter, result: SweepResult, callables: Mapping[str, Callable[..., Any]]) -> "_Stored":
-        """Rebuild the inputs of a sweep. Raise RunError if the run directory lacks one of them or has a wrong token."""
-        protocol, spec = measurement_of(result.protocol.name), _specification(result, callables)
+    def of(
+        cls, adapter: Adapter, result: SweepResult, callables: Mapping[str, Callable[..., Any]]
+    ) -> "_Stored":
+        """Rebuild the inputs of a sweep.
+
+        Raise RunError if the run directory lacks one of them or has a wrong token.
+        """
+        protocol = measurement_of(result.protocol.name)
+        spec = _specification(result, callables)
         if "clock" in result.record:
             spec = spec.fix_clock(result.record["clock"])
         if problem := compare_tokens(adapter, protocol, result):
@@ -194,20 +258,35 @@ class _Stored:
         assert isinstance(protocol, Recheckable)  # checked by the caller
         ready = protocol.from_run(adapter, spec, StoredInputs(result))
         samples = result.samples()
-        return cls(adapter, result, protocol, spec, ready, tolerance(adapter, str(samples["unit"].iloc[0]), samples))
+        return cls(
+            adapter=adapter,
+            result=result,
+            protocol=protocol,
+            spec=spec,
+            ready=ready,
+            allowed=tolerance(adapter, str(samples["unit"].iloc[0]), samples),
+        )
 
     def compare_inputs(self, data: Any, cells: pd.DataFrame) -> tuple[str, str]:
-        """Compare tokens, cells, record and, if the data set is here, all rows with those that are built again."""
-        problem = compare_cells(self.adapter, self.protocol, self.spec, self.ready, self.result) or self._compare_record(cells)
+        """Compare tokens, cells, record and, if the data set is here, all rows with those that are
+        built again.
+        """
+        problem = compare_cells(
+            self.adapter, self.protocol, self.spec, self.ready, self.result
+        ) or self._compare_record(cells)
         if problem:
             return "mismatch", problem
         config = self.result.record["config"]
         why_not = ""
         if data is None:
             why_not = "the data set is not here"
-        elif other := compare_values("data", self.result.record["data"], _draw_of(data.record()), subset=1):
+        elif other := compare_values(
+            "data", self.result.record["data"], _draw_of(data.record()), subset=1
+        ):
             why_not = f"the data set was loaded otherwise ({other})"
-        elif config.get("own_code") or any(str(one).startswith("callable:") for one in config.values()):
+        elif config.get("own_code") or any(
+            str(one).startswith("callable:") for one in config.values()
+        ):
             why_not = "functions of yours chose them"
         elif config.get("known_only") or config.get("answers") == "generated":
             why_not = "generated answers differ between machines"
@@ -215,53 +294,122 @@ class _Stored:
         if why_not:
             return "match", f"{text}; rows not drawn again: {why_not}"
         problem = compare_rows(self.adapter, self.protocol, self.spec, data, self.result)
-        return ("mismatch", problem) if problem else ("match", f"{text}; rows, donors and counts drawn again")
+        return (
+            ("mismatch", problem)
+            if problem
+            else ("match", f"{text}; rows, donors and counts drawn again")
+        )
 
     def _compare_record(self, cells: pd.DataFrame) -> str:
-        """Return the first difference of the record from values that are computed again for the drawn rows; empty if none."""
-        record, unit = self.result.record, str(self.result.samples()["unit"].iloc[0])
-        checks, floor = record["checks"], record["noise"]["floor"]
-        if unit != METRIC_UNITS and checks["cells"] and not checks["failed"] and floor > self.allowed:
-            return f"noise.floor={floor:.2g}: above {self.allowed:.2g}, but checks.failed names no cell"
+        """Return the first difference of the record from values that are computed again for the
+        drawn rows; empty if none.
+        """
+        record = self.result.record
+        unit = str(self.result.samples()["unit"].iloc[0])
+        checks = record["checks"]
+        floor = record["noise"]["floor"]
+        if (
+            unit != METRIC_UNITS
+            # In half precision a sweep allows the noise of each cell.
+            and not is_half(self.adapter)
+            and checks["cells"]
+            and not checks["failed"]
+            and floor > self.allowed
+        ):
+            return (
+                f"noise.floor={floor:.2g}: above {self.allowed:.2g}, but checks.failed names no"
+                " cell"
+            )
         rows = set(cells["example_id"])
-        again = self.protocol.record_again(self.adapter, self.ready, self.spec, StoredInputs(self.result), rows)
-        return compare_values("run.json", record, again, allowed=self.allowed / (100 if unit == POINTS else 1), subset=3)
+        again = self.protocol.record_again(
+            self.adapter, self.ready, self.spec, StoredInputs(self.result), rows
+        )
+        return compare_values(
+            "run.json",
+            record,
+            again,
+            allowed=self.allowed / (100 if unit == POINTS else 1),
+            subset=3,
+        )
 
     def measure_again(self, cells: pd.DataFrame) -> pd.DataFrame:
-        """Measure cells with the reference engine; return their rows with the values of both measurements."""
+        """Measure cells with the reference engine; return their rows with the values of both
+        measurements.
+        """
         budget = free_memory(self.adapter.devices) // 2
         samples = without_nulls(self.result.samples(all_columns=True))
         reference = ReferenceEngine(self.adapter)
-        both = add_reference_values(self.protocol, self.ready, self.spec, reference, samples, cells, budget)
+        both = add_reference_values(
+            protocol=self.protocol,
+            ready=self.ready,
+            spec=self.spec,
+            reference=reference,
+            samples=samples,
+            cells=cells,
+            budget=budget,
+        )
         scale = 100 if both["unit"].iloc[0] == POINTS else 1
-        gaps = [scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs() for when in ("before", "after")]
+        gaps = [
+            scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs()
+            for when in ("before", "after")
+        ]
         gaps.append((both["effect"] - both["effect_again"]).abs())
         # Logits have another tolerance than the effect.
         per_logit = self.allowed / tolerance(self.adapter, LOGIT_DIFF, samples)
         for name in (name for name in LOGITS if f"{name}_again" in both):
-            same = (both[name] == both[f"{name}_again"]) | (both[name].isna() & both[f"{name}_again"].isna())
+            same = (both[name] == both[f"{name}_again"]) | (
+                both[name].isna() & both[f"{name}_again"].isna()
+            )
             gaps.append((per_logit * (both[name] - both[f"{name}_again"]).abs()).mask(same, 0.0))
         both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
+        if is_half(self.adapter) and not (both["max_abs_diff"] <= self.allowed).all():
+            noise = measure_noise(
+                protocol=self.protocol,
+                ready=self.ready,
+                spec=self.spec,
+                adapter=self.adapter,
+                samples=samples,
+                cells=both,
+                budget=budget,
+                scale=scale,
+                n_draws=N_DRAWS[1],
+            )
+            is_noise = both["max_abs_diff"] <= self.allowed + TIMES_NOISE * noise
+            both["max_abs_diff"] = both["max_abs_diff"].mask(
+                is_noise, both["max_abs_diff"].clip(upper=self.allowed)
+            )
         if both["unit"].iloc[0] != METRIC_UNITS or not isinstance(self.protocol, StepMetrics):
             return both
         # A metric may move in steps where the logits differ in their last digits.
         for row, cell in both[~(both["max_abs_diff"] <= self.allowed)].iterrows():
-            if self.protocol.differs_by_rounding(self.adapter, self.ready, self.spec, cell.to_dict(), self.allowed):
+            if self.protocol.differs_by_rounding(
+                self.adapter, self.ready, self.spec, cell.to_dict(), self.allowed
+            ):
                 both.loc[row, "max_abs_diff"] = 0.0
         return both
 
 
 def _draw_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a data set's record that say which rows were taken."""
-    return {name: one for name, one in record.items() if name in ("limit", "seed", "spans", "examples", "pool", "pool_dropped")}
+    return {
+        name: one
+        for name, one in record.items()
+        if name in ("limit", "seed", "spans", "examples", "pool", "pool_dropped")
+    }
 
 
 def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:
     unit = str(again["unit"].iloc[0]).removeprefix("percentage ")
     off = again[~(again["max_abs_diff"] <= allowed)]  # NaN too
     if off.empty:
-        largest = f"differ by at most {again['max_abs_diff'].max():.2g} {unit} (allowed: {allowed:.2g})"
+        largest = (
+            f"differ by at most {again['max_abs_diff'].max():.2g} {unit} (allowed: {allowed:.2g})"
+        )
         return "match", f"{n} drawn, {len(again)} measured again, {largest}"
-    worst = off.loc[off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]].to_dict()
-    largest = f"by {worst['max_abs_diff']:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    worst = off.loc[
+        off["max_abs_diff"].idxmax() if off["max_abs_diff"].notna().any() else off.index[0]
+    ].to_dict()
+    largest = (
+        f"by {worst['max_abs_diff']:.2g} {unit} (allowed: {allowed:.2g}) at {format_cell(worst)}"
+    )
     return "mismatch", f"{len(off)} of {len(again)} differ, {largest}"

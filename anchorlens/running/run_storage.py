@@ -10,8 +10,8 @@ from typing import Any
 from anchorlens.errors import InputError, RunError
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.specification import Specification
-from anchorlens.results.saving import write_results
 from anchorlens.results.sweep import SweepResult
+from anchorlens.running.saving import write_results
 from anchorlens.runs.files import parts_of, remove_parts
 from anchorlens.runs.final_write import check_target, find_run, rehearse_write, restore_run
 from anchorlens.runs.jobs import Job
@@ -22,10 +22,19 @@ from anchorlens.runs.store import read_record, study_of
 
 
 def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, Any]:
-    """Return protocol, model, data and arguments of a sweep as JSON values; a local model is named by its folder."""
+    """Return protocol, model, data and arguments of a sweep as JSON values; a local model is named
+    by its folder.
+    """
     code = spec.own_code()
     config = {**spec.identity(), **({"own_code": code} if code else {})}
-    return as_json({"protocol": spec.NAME, "model": name_in_record(model), "data": data.record(), "config": config})
+    return as_json(
+        {
+            "protocol": spec.NAME,
+            "model": name_in_record(model),
+            "data": data.record(),
+            "config": config,
+        }
+    )
 
 
 def model_name(model: Any) -> str:
@@ -34,14 +43,18 @@ def model_name(model: Any) -> str:
 
 
 def name_in_record(model: Any) -> str:
-    """Return the name of a model in records: of a local model the name of its folder, which has a meaning on other machines."""
+    """Return the name of a model in records: of a local model the name of its folder, which has a
+    meaning on other machines.
+    """
     name = model_name(model)
     return Path(name).name if Path(name).exists() else name
 
 
 @dataclass
 class OpenRun:
-    """Storage of an unfinished run: its directory, its journal, and whether an existing run may be replaced."""
+    """Storage of an unfinished run: its directory, its journal, and whether an existing run may be
+    replaced.
+    """
 
     target: Path
     journal: Journal
@@ -56,9 +69,15 @@ class OpenRun:
 
 @contextmanager
 def open_run(
-    out: "str | os.PathLike[str]", sweeps: Sequence[Mapping[str, Any]], *, overwrite: bool, resume: bool, restart: bool,
-    job: Job | None = None, command: Mapping[str, Any] | None = None,
-) -> Iterator[OpenRun]:  # fmt: skip
+    out: "str | os.PathLike[str]",
+    sweeps: Sequence[Mapping[str, Any]],
+    *,
+    overwrite: bool,
+    resume: bool,
+    restart: bool,
+    job: Job | None = None,
+    command: Mapping[str, Any] | None = None,
+) -> Iterator[OpenRun]:
     """Open the storage of a run, and rehearse its final write.
 
     At the end of the block the parts are removed, except for a job or after an error.
@@ -81,7 +100,7 @@ def open_run(
 
     with open_journal(
         target, sweeps, resume=resume, restart=restart, job=job, command=command, prepare=prepare
-    ) as journal:  # fmt: skip
+    ) as journal:
         replace = may_replace()
         check_target(target, overwrite=replace)
         yield OpenRun(target, journal, replace)
@@ -91,7 +110,9 @@ def open_run(
 
 
 def pending_of(target: Path) -> list[str] | None:
-    """Return the sweeps that a run directory still lacks; None if there is no run, or if unfinished parts lie beside it."""
+    """Return the sweeps that a run directory still lacks; None if there is no run, or if unfinished
+    parts lie beside it.
+    """
     run = find_run(target)
     if (parts_of(target) / "run.json").is_file() or not (run / "run.json").is_file():
         return None
@@ -102,19 +123,34 @@ def check_study(target: Path, sweeps: Sequence[Mapping[str, Any]]) -> None:
     """Raise RunError if a run directory was not written by a study of these sweeps."""
     was = study_of(target)
     if was is None:
-        raise RunError(f"{target} holds a run that was not stopped. Choose another path, or leave resume=True out.")
+        raise RunError(
+            f"{target} holds a run that was not stopped. Choose another path, or leave resume=True"
+            " out."
+        )
     refuse(differences({"sweeps": was}, {"sweeps": list(sweeps)}), target)
 
 
-def check_run_options(out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None) -> None:
+def check_run_options(
+    out: Any, *, overwrite: bool, resume: bool, restart: bool, job: Job | None
+) -> None:
     """Raise InputError if options of a run contradict each other."""
     if job is not None and (overwrite or restart):
         which = "overwrite" if overwrite else "restart"
-        problem = f"{which}=True and job= contradict each other: other jobs may need the stored shards. Choose another path."
+        problem = (
+            f"{which}=True and job= contradict each other: other jobs may need the stored shards."
+            " Choose another path."
+        )
         raise InputError(problem, argument=which)
     if job is not None and out is None:
-        raise InputError("job= needs a run directory for the shards of all jobs. Give out=.", argument="out")
+        raise InputError(
+            "job= needs a run directory for the shards of all jobs. Give out=.", argument="out"
+        )
     if resume and restart:
-        raise InputError("resume=True and restart=True contradict each other. Give one of them.", argument="restart")
+        raise InputError(
+            "resume=True and restart=True contradict each other. Give one of them.",
+            argument="restart",
+        )
     if out is None and (resume or restart):
-        raise InputError("resume=True and restart=True need a run directory. Give out=.", argument="out")
+        raise InputError(
+            "resume=True and restart=True need a run directory. Give out=.", argument="out"
+        )

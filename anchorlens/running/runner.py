@@ -1,6 +1,7 @@
 """Run one sweep of any protocol: from a model, data and a specification to a result.
 
-A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects the shards, stores them and returns the result.
+A :class:`LocalRunner` measures shards in this process; :func:`run_sweep` selects the shards, stores
+them and returns the result.
 """
 
 import hashlib
@@ -17,18 +18,19 @@ import pandas as pd
 import torch
 from typing_extensions import override
 
+from anchorlens.constants import POINTS
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
+from anchorlens.measure.budget import SweepPlan
+from anchorlens.measure.oom_splitting import MallocTrimmer
 from anchorlens.models.adapt import adapt, check_has_numbers
 from anchorlens.models.card import model_card
 from anchorlens.models.load import as_lens_model
 from anchorlens.models.memory import fix_free_memory, free_memory
-from anchorlens.progress import Progress, progress
+from anchorlens.progress import Progress, progress, waiting
 from anchorlens.prompts.sweep_context import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import Measurement, Recheckable, SweepInputs
-from anchorlens.protocols.oom_splitting import MallocTrimmer
-from anchorlens.protocols.planning import SweepPlan
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
@@ -36,19 +38,19 @@ from anchorlens.running.spot_checks import SpotChecker
 from anchorlens.runs.journal import SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
 from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
-from anchorlens.runs.schema import POINTS, SAMPLE_COLUMNS, SLOT_TYPES, settings_of
+from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, settings_of
 from anchorlens.warn import warn
 
 _OTHER_INPUTS = (
-    "Shards of this sweep were measured on other inputs than those drawn here, although model, data and arguments are the same: "
-    "generated answers differ between machines. Measure all shards on machines of one kind, or discard the stored shards with "
-    "restart=True."
+    "Shards of this sweep were measured on other inputs than those drawn here, although model, data"
+    " and arguments are the same: generated answers differ between machines. Measure all shards on"
+    " machines of one kind, or discard the stored shards with restart=True."
 )
 Shard = tuple[pd.DataFrame, dict[str, Any]]
 """Rows of the samples, and notes that :meth:`Runner.finish` reads."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Planned:
     """Plan of a sweep.
 
@@ -59,7 +61,8 @@ class Planned:
         shards: Work of each shard.
         cost: Predicted cost.
         environment: Versions, devices and threads of this process.
-        prompts_sha256: Hash of the rendered prompts; None if they follow from arguments, data and tokenizer.
+        prompts_sha256: Hash of the rendered prompts; None if they follow from arguments, data and
+            tokenizer.
     """
 
     label: str
@@ -95,16 +98,24 @@ class Runner(ABC):
         """Draw all inputs and plan the shards for ``free`` bytes of memory."""
 
     @abstractmethod
-    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(
+        self, numbers: Sequence[int], bar: Progress
+    ) -> Generator[tuple[int, Shard], None, None]:
         """Yield shards with their numbers as they finish."""
 
     @abstractmethod
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
-        """Return the result of all shards, in order, after spot checks of all batches but the first."""
+        """Return the result of all shards, in order, after spot checks of all batches but the
+        first.
+        """
 
 
 def run(
-    protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, journal: SweepJournal | None = None
+    protocol: Measurement[Any, Any, Any],
+    model: Any,
+    data: Any,
+    spec: Specification,
+    journal: SweepJournal | None = None,
 ) -> SweepResult:
     """Measure a sweep in this process; shards in the journal are not measured again."""
     result = run_sweep(lambda: LocalRunner(protocol, model, data, spec), spec, journal)
@@ -112,7 +123,9 @@ def run(
     return result
 
 
-def run_sweep(make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None) -> SweepResult | None:
+def run_sweep(
+    make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None
+) -> SweepResult | None:
     """Measure a sweep and return its result; None for a job, whose shards are only stored."""
     try:
         return _run_shards(make_runner(), spec, journal)
@@ -122,27 +135,48 @@ def run_sweep(make_runner: Callable[[], Runner], spec: Specification, journal: S
         raise
 
 
-def _run_shards(runner: Runner, spec: Specification, journal: SweepJournal | None) -> SweepResult | None:
+def _run_shards(
+    runner: Runner, spec: Specification, journal: SweepJournal | None
+) -> SweepResult | None:
     free = {"bytes": runner.free}
     if journal is not None:
         # Device and parity are compared as parts of the environment.
-        journal.note_and_check("model", {name: value for name, value in runner.card.items() if name not in ("device", "parity")})
+        journal.note_and_check(
+            "model",
+            {
+                name: value
+                for name, value in runner.card.items()
+                if name not in ("device", "parity")
+            },
+        )
         free = journal.note_once("free_memory", free)
-    planned = runner.plan(free["bytes"])
+    with waiting(f"{type(spec).NAME}: planning", show=spec.progress):
+        planned = runner.plan(free["bytes"])
     if spec.on_plan is not None:
         spec.on_plan(planned.cost)
-    n, mine, job = len(planned.shards), range(len(planned.shards)), False
+    n = len(planned.shards)
+    mine = range(len(planned.shards))
+    job = False
     if journal is not None:
         journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
-        now = {name: value for name, value in planned.environment.items() if name not in ("command", "code_sha256")}
+        now = {
+            name: value
+            for name, value in planned.environment.items()
+            if name not in ("command", "code_sha256")
+        }
         if changes := "; ".join(differences(journal.note_once("environment", now), now)):
-            warn(f"This run was started in another environment: {changes}. The last digits of its shards may differ.")
+            warn(
+                f"This run was started in another environment: {changes}. The last digits of its"
+                " shards may differ."
+            )
         origin = {
-            "weights_sha256": runner.card["weights_sha256"], "plan_sha256": _sha256(planned.record()),
+            "weights_sha256": runner.card["weights_sha256"],
+            "plan_sha256": _sha256(planned.record()),
             "code_sha256": planned.environment["code_sha256"],
-        }  # fmt: skip
+        }
         journal.find_shards(n, origin, now)
-        mine, job = [number for number in mine if journal.is_mine(number)], journal.job is not None
+        mine = [number for number in mine if journal.is_mine(number)]
+        job = journal.job is not None
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
     work = planned.before + sum(planned.shards[number] for number in mine)
@@ -159,7 +193,9 @@ def _run_shards(runner: Runner, spec: Specification, journal: SweepJournal | Non
             if stored is not None:
                 keep(number, stored)
                 bar.skip(planned.shards[number])
-        with closing(runner.measure_shards([number for number in mine if number not in kept], bar)) as shards:
+        with closing(
+            runner.measure_shards([number for number in mine if number not in kept], bar)
+        ) as shards:
             for number, shard in shards:
                 keep(number, shard if journal is None else journal.write(number, *shard))
         return None if job else runner.finish([kept[number] for number in range(n)], bar)
@@ -173,11 +209,19 @@ class LocalRunner(Runner):
     """
 
     def __init__(
-        self, protocol: Measurement[Any, Any, Any], model: Any, data: Any, spec: Specification, command: str | None = None
+        self,
+        protocol: Measurement[Any, Any, Any],
+        model: Any,
+        data: Any,
+        spec: Specification,
+        command: str | None = None,
     ) -> None:
-        self._protocol, self._data, self._spec, self._command = protocol, data, spec, command or command_line()
+        self._protocol = protocol
+        self._data = data
+        self._spec = spec
+        self._command = command or command_line()
         with _tables_on_cpu():
-            lens_model = as_lens_model(model)
+            lens_model = as_lens_model(model, progress=spec.progress)
             check_has_numbers(lens_model)
             self._adapter = adapt(lens_model)
             self.free = free_memory(self._adapter.devices)
@@ -189,7 +233,9 @@ class LocalRunner(Runner):
 
     @override
     def plan(self, free: int) -> Planned:
-        self.free, protocol, shape = free, self._protocol, self._adapter.shape
+        self.free = free
+        protocol = self._protocol
+        shape = self._adapter.shape
         self._spec = spec = self._spec.resolve(n_layers=shape.n_layers, n_heads=shape.n_heads)
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
@@ -197,51 +243,91 @@ class LocalRunner(Runner):
         with self._within_plan():
             self._context = protocol.source.set_up(self._adapter, data, spec)
             self._ready = protocol.prepare(self._context, spec)
-            self._engine = choose_engine(self._adapter, spec.engine, self._ready.trial, self._ready.sites)
+            self._engine = choose_engine(
+                self._adapter, spec.engine, self._ready.trial, self._ready.sites
+            )
             self._plan = plan = protocol.plan(self._engine, self._ready, spec)
             self._fitted = False
             self._heap = MallocTrimmer(self._adapter.device, plan.cost.peak_bytes)
             label = f"{protocol.name} {self._context.model_name} {data.name}"
             work = tuple(sum(unit.work for unit in units) for units in plan.shards)
             where = environment(self._adapter.devices, self._command)
-            return Planned(label, plan.unit_name, plan.before, work, plan.cost, where, self._context.prompts_sha256)
+            return Planned(
+                label=label,
+                unit_name=plan.unit_name,
+                before=plan.before,
+                shards=work,
+                cost=plan.cost,
+                environment=where,
+                prompts_sha256=self._context.prompts_sha256,
+            )
 
     @override
-    def measure_shards(self, numbers: Sequence[int], bar: Progress) -> Generator[tuple[int, Shard], None, None]:
+    def measure_shards(
+        self, numbers: Sequence[int], bar: Progress
+    ) -> Generator[tuple[int, Shard], None, None]:
         for number in numbers:
             yield number, self.shard(number, bar)
 
     def shard(self, number: int, bar: Progress) -> Shard:
-        """Measure a shard independently of others; spot checks of the first batch follow at once."""
+        """Measure a shard independently of others; spot checks of the first batch follow at
+        once.
+        """
         with self._within_plan():
             self._fit(bar)
-            units, memory = self._plan.shards[number], self._plan.memory
-            splits, frames = memory.splits, []
-            notes: dict[str, Any] = {"first": 0, "gaps": [], "checked": 0, "known": 0, "inputs": self._inputs}
+            units = self._plan.shards[number]
+            memory = self._plan.memory
+            splits = memory.splits
+            frames = []
+            notes: dict[str, Any] = {
+                "first": 0,
+                "gaps": [],
+                "checked": 0,
+                "known": 0,
+                "steps": 0,
+                "inputs": self._inputs,
+            }
             self._engine.reset(self._context.prefix)
             for unit in units:
                 frames.append(self._unit(unit, bar))
-                if number == 0 and len(frames) == 1 and not frames[0].empty and isinstance(self._protocol, Recheckable):
+                if (
+                    number == 0
+                    and len(frames) == 1
+                    and not frames[0].empty
+                    and isinstance(self._protocol, Recheckable)
+                ):
                     checker = self._spot_checker()
                     bar.enter("checks")
                     checker.check_first(frames[0], alone=len(self._plan.units) == 1)
                     bar.enter("")
-                    notes |= {"first": len(frames[0]), "gaps": list(checker.gaps), "checked": checker.cells, "known": checker.known}
+                    notes |= {
+                        "first": len(frames[0]),
+                        "gaps": list(checker.gaps),
+                        "checked": checker.cells,
+                        "known": checker.known,
+                        "steps": checker.steps,
+                    }
             frames = [frame for frame in frames if len(frame)]
             whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-            return whole, notes | {"splits": memory.splits - splits, "work": sum(unit.work for unit in units)}
+            return whole, notes | {
+                "splits": memory.splits - splits,
+                "work": sum(unit.work for unit in units),
+            }
 
     @override
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
         with self._within_plan():
             self._fit(bar)
-            protocol, plan, checker = self._protocol, self._plan, self._spot_checker()
+            protocol = self._protocol
+            plan = self._plan
+            checker = self._spot_checker()
             splits = self._fit_splits
             for _, notes in shards:
                 splits += notes["splits"]
                 checker.gaps += notes["gaps"]
                 checker.cells += notes["checked"]
                 checker.known += notes["known"]
+                checker.steps += notes["steps"]
                 if notes["inputs"] != self._inputs:
                     raise RunError(_OTHER_INPUTS)
             frames = [frame for frame, _ in shards if len(frame)]
@@ -256,10 +342,22 @@ class LocalRunner(Runner):
             self._heap.look()
             details = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
             where = environment(self._adapter.devices, self._command)
-            others = [notes["environment"] for _, notes in shards if notes.get("environment")]
-            others = [one for i, one in enumerate(others) if not one.items() <= where.items() and one not in others[:i]]
+            others: list[Any] = []
+            for _, notes in shards:
+                one = notes.get("environment")
+                if not one or one.items() <= where.items():
+                    continue
+                if one not in others:
+                    others.append(one)
             where |= {"other_environments": others} if others else {}
-            return _result(protocol, self._context, self._ready, self._spec, samples, {"environment": where, **details})
+            return _result(
+                protocol,
+                self._context,
+                self._ready,
+                self._spec,
+                samples,
+                {"environment": where, **details},
+            )
 
     @contextmanager
     def _within_plan(self) -> Iterator[None]:
@@ -270,7 +368,9 @@ class LocalRunner(Runner):
         if not self._fitted:
             before = self._plan.memory.splits
             on_work = partial(self._on_work, bar)
-            self._ready = self._protocol.fit(self._engine, self._ready, self._spec, self._plan, on_work)
+            self._ready = self._protocol.fit(
+                self._engine, self._ready, self._spec, self._plan, on_work
+            )
             self._fit_splits = self._plan.memory.splits - before
             self._inputs = _digest(self._ready.table().inputs)
             self._fitted = True
@@ -282,10 +382,18 @@ class LocalRunner(Runner):
 
     def _spot_checker(self) -> SpotChecker:
         self._heap.look()
-        return SpotChecker(self._protocol, self._ready, self._spec, self._engine, self._plan.cost.pass_bytes, self._plan.cost.checks)
+        return SpotChecker(
+            protocol=self._protocol,
+            ready=self._ready,
+            spec=self._spec,
+            engine=self._engine,
+            budget=self._plan.cost.pass_bytes,
+            n_checks=self._plan.cost.checks,
+        )
 
     def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
-        on_work, measure = partial(self._on_work, bar), partial(self._protocol.measure, self._engine, self._ready, self._spec)
+        on_work = partial(self._on_work, bar)
+        measure = partial(self._protocol.measure, self._engine, self._ready, self._spec)
         parts = self._plan.memory.measure_or_split(lambda one: measure(one, on_work), unit)
         return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
@@ -298,8 +406,13 @@ def _tables_on_cpu() -> Iterator[None]:
 
 
 def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
-    """Return a hash of the prepared inputs, which detects answers generated differently on another machine."""
-    rows = {role: [(row.id, row.ids, dict(row.positions)) for row in rows] for role, rows in inputs.items()}
+    """Return a hash of the prepared inputs, which detects answers generated differently on another
+    machine.
+    """
+    rows = {
+        role: [(row.id, row.ids, dict(row.positions)) for row in rows]
+        for role, rows in inputs.items()
+    }
     return _sha256(rows)[:16]
 
 
@@ -308,29 +421,56 @@ def _sha256(value: Any) -> str:
 
 
 def _result(
-    protocol: Measurement[Any, Any, Any], context: SweepContext, inputs: SweepInputs, spec: Specification,
-    samples: pd.DataFrame, details: dict[str, Any],
-) -> SweepResult:  # fmt: skip
-    parts, code = inputs.record(spec), spec.own_code()
-    resolved = {"layers": list(spec.layers_of(context.adapter.n_layers)), "prompt": context.prompt, "add_bos": context.add_bos}
+    protocol: Measurement[Any, Any, Any],
+    context: SweepContext,
+    inputs: SweepInputs,
+    spec: Specification,
+    samples: pd.DataFrame,
+    details: dict[str, Any],
+) -> SweepResult:
+    parts = inputs.record(spec)
+    code = spec.own_code()
+    resolved = {
+        "layers": list(spec.layers_of(context.adapter.n_layers)),
+        "prompt": context.prompt,
+        "add_bos": context.add_bos,
+    }
     if context.prompts_sha256 is not None:
         resolved["prompts_sha256"] = context.prompts_sha256
     config = {
-        "protocol": protocol.name, **spec.identity(), **resolved, **parts.pop("config", {}), **({"own_code": code} if code else {}),
-    }  # fmt: skip
-    card, data = model_record(model_card(context.adapter.model)), context.data.record()
+        "protocol": protocol.name,
+        **spec.identity(),
+        **resolved,
+        **parts.pop("config", {}),
+        **({"own_code": code} if code else {}),
+    }
+    card = model_record(model_card(context.adapter.model))
+    data = context.data.record()
     run_id = run_id_of(config, card, data)
-    counts = parts.pop("counts", {}) | {"dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())}
+    counts = parts.pop("counts", {}) | {
+        "dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())
+    }
     record = {"config": config, "model": card, "data": data, **details, "counts": counts, **parts}
     if context.clock is not None:
         record["clock"] = context.clock
     keys = {
-        "run_id": run_id, "model": context.model_name, "dataset": context.data.name, "protocol": protocol.name, "seed": spec.seed,
-    }  # fmt: skip
+        "run_id": run_id,
+        "model": context.model_name,
+        "dataset": context.data.name,
+        "protocol": protocol.name,
+        "seed": spec.seed,
+    }
     same: dict[str, Any] = {**keys, **settings_of(config), **spec.constant_columns()}
     if "unit" not in samples:
         same["unit"] = POINTS
     whole = samples.assign(**same).reindex(columns=list(SAMPLE_COLUMNS)).astype(SLOT_TYPES)
-    examples = examples_frame(run_id, context.data.name, context.prompt, inputs.table(), inputs.dropped, context.token_text)
+    examples = examples_frame(
+        run_id,
+        context.data.name,
+        context.prompt,
+        inputs.table(),
+        inputs.dropped,
+        context.token_text,
+    )
     result = protocol.analysis.result.make(protocol.analysis, whole, examples, record, run_id)
     return result.with_probes(inputs.all_probes)

@@ -2,7 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from pydantic import ByteSize
 
 from anchorlens.errors import InputError
 from anchorlens.protocols.answer_only.spec import AnswerOnly
@@ -16,10 +19,11 @@ from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.swap.spec import Swap
+from anchorlens.results.both_directions import BothDirections
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Loading
+from anchorlens.running.run_study import Outcome, Step, run_steps
 from anchorlens.running.runner import run
-from anchorlens.running.study import Outcome, Step, run_steps
 from anchorlens.runs.status import status_of
 
 Arguments = ParamSpec("Arguments")
@@ -28,52 +32,74 @@ Result = TypeVar("Result", bound=SweepResult)
 # Arguments beside the specification: type, default and help. They affect no number.
 _KEPT: dict[str, tuple[Any, Any, str]] = {
     "out": (
-        "str | os.PathLike[str] | None", None,
-        "Run directory to write; finished shards are stored beside it (``OUT.parts``) until the sweep is finished.",
+        "str | os.PathLike[str] | None",
+        None,
+        (
+            "Run directory to write; finished shards are stored beside it (``OUT.parts``) until the"
+            " sweep is finished."
+        ),
     ),
     "overwrite": (bool, False, "Replace an existing run."),
     "resume": (bool, False, "Continue a stopped sweep; what is stored is not measured again."),
     "restart": (bool, False, "Discard the shards of a stopped sweep and start again."),
     "job": (
-        "str | tuple[int, int] | None", None,
-        "``'2/8'`` or ``(2, 8)``: measure the second of eight parts and store it beside ``out``. Returns a "
-        ":class:`~anchorlens.runs.status.RunStatus`; after all jobs, ``resume=True`` finishes the run.",
+        "str | tuple[int, int] | None",
+        None,
+        (
+            "``'2/8'`` or ``(2, 8)``: measure the second of eight parts and store it beside"
+            " ``out``. Returns a :class:`~anchorlens.runs.status.RunStatus`; after all jobs,"
+            " ``resume=True`` finishes the run."
+        ),
     ),
     "executor": (
-        "str | RayExecutor | None", None,
-        "``'ray'`` or an :class:`~anchorlens.RayExecutor`: measure in workers, each with its own copy of the model, which must be "
-        "given by name or path.",
+        "str | RayExecutor | None",
+        None,
+        (
+            "``'ray'`` or an :class:`~anchorlens.RayExecutor`: measure in workers, each with its"
+            " own copy of the model, which must be given by name or path."
+        ),
     ),
-}  # fmt: skip
+}
 
 
 def make_sweep_function(
-    protocol: Measurement[Any, Any, Any], spec: Callable[Arguments, Specification], result: type[Result]
+    protocol: Measurement[Any, Any, Any],
+    spec: Callable[Arguments, Specification],
+    result: type[Result],
 ) -> Callable[Concatenate[Any, Any, Arguments], Result]:
-    """Build ``NAME_sweep(model, data, ...)`` of a protocol, with the arguments of its specification."""
+    """Build ``NAME_sweep(model, data, ...)`` of a protocol, with the arguments of its
+    specification.
+    """
 
     def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         if args:
             raise InputError(
-                f"{protocol.name}_sweep takes keyword arguments after model and data, such as {next(iter(made.arguments()))}=..."
+                f"{protocol.name}_sweep takes keyword arguments after model and data, such as"
+                f" {next(iter(made.arguments()))}=..."
             )
         made.check_names(kwargs, [*made.arguments(), *_KEPT])
         kept: dict[str, Any] = {name: kwargs.pop(name) for name in _KEPT if name in kwargs}
         one = spec(*args, **kwargs)
-        if not any(value not in (None, False) for value in kept.values()):
+        each = one.each_direction()
+        if len(each) == 1 and not any(value not in (None, False) for value in kept.values()):
             done = run(protocol, model, data, one)
         else:
             given = {name: kept.get(name, default) for name, (_, default, _) in _KEPT.items()}
             out = given.pop("out")
             if out is None and given["overwrite"]:
-                raise InputError("overwrite=True needs a run directory. Give out=.", argument="overwrite")
+                raise InputError(
+                    "overwrite=True needs a run directory. Give out=.", argument="overwrite"
+                )
 
-            def prepare(check_models: bool) -> list[Step]:  # noqa: ARG001 - a sweep checks its model when it loads it
-                return [(protocol, model, protocol.source.load(data, one.seed), one)]
+            def prepare(check_models: bool) -> list[Step]:  # noqa: ARG001 - checked when loaded
+                loaded = protocol.source.load(data, one.seed)
+                return [(protocol, model, loaded, single) for single in each]
 
             outcome = run_steps(prepare, [model], Loading(), out, done=Outcome(0, None), **given)
             if outcome.job is not None and out is not None:
                 return status_of(out)
+            if len(each) > 1:
+                return BothDirections.of(outcome.results)
             (done,) = outcome.results
         assert isinstance(done, result)  # declared by the protocol
         return done
@@ -83,27 +109,54 @@ def make_sweep_function(
     sweep.__module__ = type(protocol).__module__
     sweep.__doc__ = _documented(made, protocol)
     kinds: list[tuple[str, Any, Any]] = [
-        (name, made.model_fields[name].annotation, made.model_fields[name].get_default()) for name in made.arguments()
+        (
+            name,
+            _plain_type(made.model_fields[name].annotation),
+            made.model_fields[name].get_default(),
+        )
+        for name in made.arguments()
     ]
     kinds += [(name, kind, default) for name, (kind, default, _) in _KEPT.items()]
-    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any) for name in ("model", "data")]
-    rest = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, kind, default in kinds
+    first = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
+        for name in ("model", "data")
     ]
-    sweep.__signature__ = inspect.Signature([*first, *rest], return_annotation=result)  # pyright: ignore[reportFunctionMemberAccess]
+    rest = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in kinds
+    ]
+    signature = inspect.Signature([*first, *rest], return_annotation=result)
+    sweep.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     return sweep
+
+
+def _plain_type(annotation: Any) -> Any:
+    """Return a type without the checks of pydantic, as a reader of a signature needs it."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _plain_type(get_args(annotation)[0])
+    if annotation is ByteSize:
+        return int | str
+    if origin not in (Union, UnionType):
+        return annotation
+    first, *others = map(_plain_type, get_args(annotation))
+    for other in others:
+        first = first | other
+    return first
 
 
 def _documented(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
     made = protocol.analysis.result
-    kept = {name: Argument(said, execution_only=True) for name, (_, _, said) in _KEPT.items()}
+    kept = {name: Argument(help=said, execution_only=True) for name, (_, _, said) in _KEPT.items()}
     first, *others = group_arguments(spec.arguments() | kept).items()
     sections = "\n\n".join(f"Args: {title}\n{_described(own)}" for title, own in others)
     return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
 
 Args:
-    model: A HookedTransformer from :func:`anchorlens.load_model`, or an argument for it: a name, a path or a live model.
-    data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or the first argument of its loader.
+    model: A HookedTransformer from :func:`anchorlens.load_model`, or an argument for it: a name,
+        a path or a live model.
+    data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or the
+        first argument of its loader.
 {_described(first[1])}
 
 {sections}

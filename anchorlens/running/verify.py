@@ -1,7 +1,10 @@
-"""Verify a run directory: files, provenance and results without torch, then inputs and random cells with the model."""
+"""Verify a run directory: files, provenance and results without torch, then inputs and random cells
+with the model.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,22 +12,25 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import ALL_CELLS
-from anchorlens.display import as_int, join_words, short_repr
+from anchorlens.display import as_int, escape_hidden, join_words, short_repr
 from anchorlens.errors import AnchorlensError, InputError, RunError
-from anchorlens.progress import progress
+from anchorlens.loading.load_run import load_run
+from anchorlens.progress import progress, waiting
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.protocols.registry import specification_of
 from anchorlens.questions.datasets import load_qa
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.loading import load_run
 from anchorlens.running.recompute import compare_figure, compare_results
 from anchorlens.runs.checksums import SUMS, find_changed_files
 from anchorlens.runs.provenance import code_sha256, versions
 from anchorlens.runs.schema import answer_first
 from anchorlens.runs.store import open_for_reading, read_record
 
-MATCH, MISMATCH, DIFFERS, NOT_CHECKED = "match", "mismatch", "differs", "not checked"
+MATCH = "match"
+MISMATCH = "mismatch"
+DIFFERS = "differs"
+NOT_CHECKED = "not checked"
 # Files that the checks below do not read.
 _NOT_READ = ("figure.html",)
 _SAMPLE = "sample:"
@@ -35,9 +41,10 @@ class Check:
     """One check of a run.
 
     Attributes:
-        what: ``files``, ``code``, ``data: NAME``, ``tables: SWEEP``, ``figure``, ``weights: NAME``, ``tokenizer: NAME``,
-            ``inputs: SWEEP`` or ``cells: SWEEP``.
-        status: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another code version, possibly with the same numbers).
+        what: ``files``, ``code``, ``data: NAME``, ``tables: SWEEP``, ``figure``, ``weights: NAME``,
+            ``tokenizer: NAME``, ``inputs: SWEEP`` or ``cells: SWEEP``.
+        status: ``match``, ``mismatch``, ``not checked``, or ``differs`` (another code version,
+            possibly with the same numbers).
         detail: Explanation of the status.
     """
 
@@ -79,14 +86,16 @@ class Verification:
         """Return the cells measured again.
 
         Returns:
-            Columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``, ``effect_again``, ``max_abs_diff``: the
-            largest difference, in the ``unit`` of the effect. Empty if no cell was measured.
+            Columns of ``samples.parquet``, ``value_before_again``, ``value_after_again``,
+            ``effect_again``, ``max_abs_diff``: the largest difference, in the ``unit`` of the
+            effect. Empty if no cell was measured.
         """
         return self._cells[answer_first(self._cells)].copy()
 
     def __repr__(self) -> str:
         lines = [f"  {one.what}: {one.status}; {one.detail}" for one in self.checks]
-        return "\n".join([f"Verification of {self.path}: {MATCH if self.ok else MISMATCH}", *lines, *self.limits])
+        head = f"Verification of {self.path}: {MATCH if self.ok else MISMATCH}"
+        return escape_hidden("\n".join([head, *lines, *self.limits]))
 
 
 def verify_run(
@@ -103,24 +112,29 @@ def verify_run(
     callables: Mapping[str, Callable[..., Any]] | None = None,
     show_progress: bool = True,
 ) -> Verification:
-    """Check the files and provenance of a run, recompute its results from its samples, and measure random cells again.
+    """Check the files and provenance of a run, recompute its results from its samples, and measure
+    random cells again.
 
-    If files of the run have changed, or its tables and record contradict each other, no further check is made. The reference engine
-    measures the cells.
+    If files of the run have changed, or its tables and record contradict each other, no further
+    check is made. The reference engine measures the cells.
 
     Args:
         path: Run directory.
-        cells: Number of cells to measure again, over all sweeps, or ``all``. If 0, only a given model is loaded.
+        cells: Number of cells to measure again, over all sweeps, or ``all``. If 0, only a given
+            model is loaded.
         seed: Random seed of the draw.
-        model: The model, or models by the name that the run has for them, as :func:`anchorlens.load_model` takes them. If None,
-            they are loaded by their names; a model from a directory or of your own has to be given.
-        data: The data set, or data sets by name, to compare their hashes. The embedded samples need not be given, nor a
-            file that is in the current folder or beside the run.
+        model: The model, or models by the name that the run has for them, as
+            :func:`anchorlens.load_model` takes them. If None, they are loaded by their names; a
+            model from a directory or of your own has to be given.
+        data: The data set, or data sets by name, to compare their hashes. The embedded samples need
+            not be given, nor a file that is in the current folder or beside the run.
         device: Device of the models.
-        stream: Whether to read the weights of models layer by layer (docs/streaming.md).
+        stream: Whether to read the weights of models layer by layer (docs/scaling.md).
         n_devices: Number of devices over which a model is spread.
-        backend: ``hooked`` or ``bridge``. If None, that of the run, where this version of TransformerLens has it.
-        callables: User functions that the run was made with, by argument: ``{"readout": ..., "site": ...}``.
+        backend: ``hooked`` or ``bridge``. If None, that of the run, where this version of
+            TransformerLens has it.
+        callables: User functions that the run was made with, by argument: ``{"readout": ...,
+            "site": ...}``.
         show_progress: Whether to show a progress bar.
 
     Returns:
@@ -132,15 +146,25 @@ def verify_run(
     """
     count = None if cells == ALL_CELLS else as_int(cells)
     if cells != ALL_CELLS and (count is None or count < 0):
-        raise InputError(f"cells={short_repr(cells)} must be a whole number of at least 0, or {ALL_CELLS!r}.", argument="cells")
+        raise InputError(
+            f"cells={short_repr(cells)} must be a whole number of at least 0, or {ALL_CELLS!r}.",
+            argument="cells",
+        )
     none = pd.DataFrame()
-    with open_for_reading(path) as folder:
+    with ExitStack() as display, open_for_reading(path) as folder:
+        label = f"verify {folder.name}: checking files and tables"
+        display.enter_context(waiting(label, show=show_progress))
         changed, others = find_changes(folder)
         text = "; ".join(changed) or "all bytes match SHA256SUMS"
         more = f"; not part of the run: {join_words(others, 5)}" if others else ""
         checks = [Check("files", MISMATCH if changed else MATCH, text + more)]
         if find_damage(changed):
-            return Verification(folder, (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")), (), none)
+            return Verification(
+                folder,
+                (*checks, Check("cells", NOT_CHECKED, "files of the run have changed")),
+                (),
+                none,
+            )
         record = read_record(folder)
         sweeps = record["sweeps"]
         data_checks, sets = _check_data(folder, sweeps, data)
@@ -149,24 +173,50 @@ def verify_run(
             results = load_run(folder)
         except RunError as why:
             rest = Check("cells", NOT_CHECKED, "tables and record of the run contradict each other")
-            return Verification(folder, (*checks, Check("tables", MISMATCH, str(why)), rest), (), none)
+            return Verification(
+                folder, (*checks, Check("tables", MISMATCH, str(why)), rest), (), none
+            )
         checks += _check_results(folder, sweeps, results)
         if count == 0 and model is None:
             names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
-            checks += [Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given") for name in names]
+            checks += [
+                Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given")
+                for name in names
+            ]
             return Verification(folder, tuple(checks), (_NO_CELL,), none)
         from anchorlens.running.remeasure import count_cells, remeasure_cells  # imports torch
 
-        how: dict[str, Any] = {"device": device, "n_devices": n_devices, "stream": stream, "backend": backend}
+        how: dict[str, Any] = {
+            "device": device,
+            "n_devices": n_devices,
+            "stream": stream,
+            "backend": backend,
+            "progress": show_progress,
+        }
+        display.close()  # model and cells have displays of their own
         total = count_cells(results)
         drawn = total if count is None else min(count, total)
-        with progress(f"verify {folder.name}", max(1, drawn), "cell", show=show_progress and drawn > 0) as bar:
-            found, frame = remeasure_cells(results, sets, count, seed, model, how, callables or {}, bar)
+        with progress(
+            f"verify {folder.name}", max(1, drawn), "cell", show=show_progress and drawn > 0
+        ) as bar:
+            found, frame = remeasure_cells(
+                results,
+                sets,
+                n_cells=count,
+                seed=seed,
+                model=model,
+                loading=how,
+                callables=callables or {},
+                bar=bar,
+            )
         checks += [Check(*one) for one in found]
         return Verification(folder, tuple(checks), _limits(drawn, total), frame)
 
 
-_NO_CELL = "Not detected: values of the samples that the model does not give, because no cell was measured again."
+_NO_CELL = (
+    "Not detected: values of the samples that the model does not give, because no cell was measured"
+    " again."
+)
 
 
 def _limits(drawn: int, total: int) -> tuple[str, ...]:
@@ -177,13 +227,20 @@ def _limits(drawn: int, total: int) -> tuple[str, ...]:
         return (_NO_CELL,)
     share = f"{100 * drawn / total:.2g} %"
     return (
-        f"{drawn} of {total} cells ({share}) were drawn. Not detected: another value of a cell that was not drawn, if effect, "
-        "curves, contrasts and findings were changed to agree with it. cells='all' measures every cell again.",
+        (
+            f"{drawn} of {total} cells ({share}) were drawn. Not detected: another value of a cell"
+            " that was not drawn, if effect, curves, contrasts and findings were changed to agree"
+            " with it. cells='all' measures every cell again."
+        ),
     )
 
 
-def _check_results(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]) -> list[Check]:
-    """Recompute curves, contrasts, findings and the figure from the samples, and compare them with the stored ones."""
+def _check_results(
+    folder: Path, sweeps: Sequence[Mapping[str, Any]], results: Sequence[SweepResult]
+) -> list[Check]:
+    """Recompute curves, contrasts, findings and the figure from the samples, and compare them with
+    the stored ones.
+    """
     checks: list[Check] = []
     starts = {"curves": 0, "contrasts": 0}
     fresh = [result.with_tables({}) for result in results]
@@ -193,7 +250,9 @@ def _check_results(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: S
             problems = compare_results(sweep, stored, again, starts)
         except RunError as why:
             problems = [str(why)]
-        checks.append(Check(what, MISMATCH, "; ".join(problems)) if problems else Check(what, MATCH, _DERIVED))
+        checks.append(
+            Check(what, MISMATCH, "; ".join(problems)) if problems else Check(what, MATCH, _DERIVED)
+        )
         starts = {name: start + sweep["rows"].get(name, 0) for name, start in starts.items()}
     if any(check.status == MISMATCH for check in checks):
         return [*checks, Check("figure", NOT_CHECKED, "its tables differ")]
@@ -201,14 +260,20 @@ def _check_results(folder: Path, sweeps: Sequence[Mapping[str, Any]], results: S
     if versions_then != {versions()["plotly"]}:
         return [*checks, Check("figure", NOT_CHECKED, "another version of plotly wrote it")]
     problem = compare_figure(folder, fresh)
-    return [*checks, Check("figure", MISMATCH if problem else MATCH, problem or "drawn again from the samples")]
+    return [
+        *checks,
+        Check("figure", MISMATCH if problem else MATCH, problem or "drawn again from the samples"),
+    ]
 
 
 _DERIVED = "curves, contrasts and findings recomputed from the samples"
 
 
 def find_changes(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the result of :func:`find_changed_files`. Raise RunError if a folder has neither a record nor checksums."""
+    """Return the result of :func:`find_changed_files`.
+
+    Raise RunError if a folder has neither a record nor checksums.
+    """
     if not (folder / SUMS).is_file() and not (folder / "run.json").is_file():
         read_record(folder)
     return find_changed_files(folder)
@@ -222,19 +287,32 @@ def find_damage(changed: Sequence[str]) -> list[str]:
 def _check_code(sweeps: list[dict[str, Any]]) -> Check:
     """Compare versions; a difference is no mismatch, but may explain one."""
     now = {"code_sha256": code_sha256(), **versions()}
-    thens = [{"code_sha256": sweep["environment"]["code_sha256"], **sweep["environment"]["versions"]} for sweep in sweeps]
+    thens = [
+        {"code_sha256": sweep["environment"]["code_sha256"], **sweep["environment"]["versions"]}
+        for sweep in sweeps
+    ]
     found = [
         f"{name} {str(then.get(name))[:12]} then, {value[:12]} now"
-        for then in thens for name, value in now.items() if then.get(name) != value
-    ]  # fmt: skip
+        for then in thens
+        for name, value in now.items()
+        if then.get(name) != value
+    ]
     text = "; ".join(dict.fromkeys(found))
-    return Check("code", DIFFERS if text else MATCH, text or f"anchorlens {now['anchorlens']} and the same packages")
+    return Check(
+        "code",
+        DIFFERS if text else MATCH,
+        text or f"anchorlens {now['anchorlens']} and the same packages",
+    )
 
 
 def _check_data(
-    folder: Path, sweeps: list[dict[str, Any]], given: "PromptDataset | Mapping[str, PromptDataset] | None"
+    folder: Path,
+    sweeps: list[dict[str, Any]],
+    given: "PromptDataset | Mapping[str, PromptDataset] | None",
 ) -> tuple[list[Check], dict[str, Any]]:
-    """Compare the hashes of the data sets, and return the checks and the data sets that match, by name."""
+    """Compare the hashes of the data sets, and return the checks and the data sets that match, by
+    name.
+    """
     found: list[Check] = []
     sets: dict[str, Any] = {}
     for name, sweep in {sweep["data"]["name"]: sweep for sweep in sweeps}.items():
@@ -245,7 +323,10 @@ def _check_data(
         if here is None:
             here = _same_file(folder, sweep)
         if here is None:
-            text = f"{record['source']} is not here: give the data set to compare its rows. The cells need only the run directory"
+            text = (
+                f"{record['source']} is not here: give the data set to compare its rows. The cells"
+                " need only the run directory"
+            )
         else:
             text = f"other rows: {record['sha256'][:12]} then, {here.sha256[:12]} now"
         same = here is not None and here.sha256 == record["sha256"]
@@ -257,28 +338,50 @@ def _check_data(
 
 
 def load_recorded_data(
-    sweep: Mapping[str, Any], path: "str | os.PathLike[str] | None" = None, columns: Mapping[str, str] | None = None
+    sweep: Mapping[str, Any],
+    path: "str | os.PathLike[str] | None" = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Any:
-    """Load a file, or the recorded sample, as the data set of a sweep was loaded; ``columns`` replaces the recorded ones."""
+    """Load a file, or the recorded sample, as the data set of a sweep was loaded; ``columns``
+    replaces the recorded ones.
+    """
     record = sweep["data"]
     sample = str(record["source"]).removeprefix(_SAMPLE)
     if specification_of(sweep["config"]["protocol"]).DATA == "pairs":
-        return load_pairs(path or sample, name=record["name"], limit=record["limit"])
+        given = _reading_arguments(
+            record, ("columns", "answer_space", "numbers", "answers_sep"), columns
+        )
+        named = {"dataset_name": record["name"], "limit": record["limit"]}
+        return load_pairs(path or sample, **named, **given)
     drawn: dict[str, Any] = {"limit": record["limit"], "seed": record["seed"]}
     if " " not in record["spans"]:  # else a function of the user, by name and hash
         drawn["spans"] = record["spans"]
     if path is None:
         return load_qa(record["name"], **drawn)
-    reading = {**record.get("reading", {}), **({"columns": columns} if columns else {})}
+    reading = _reading_arguments(record, ("columns", "answers_sep"), columns)
     return load_qa(record["name"], path=path, **reading, **drawn)
 
 
+def _reading_arguments(
+    record: Mapping[str, Any], names: Sequence[str], columns: Mapping[str, str] | None
+) -> dict[str, Any]:
+    """Return the recorded arguments of a loader; ``columns`` replaces the recorded ones."""
+    recorded = record.get("reading", {})
+    given = {name: recorded[name] for name in names if name in recorded}
+    return {**given, "columns": columns} if columns else given
+
+
 def _same_file(folder: Path, sweep: Mapping[str, Any]) -> Any:
-    """Load the recorded file in the current folder or beside the run; None if no file of this name has the same rows."""
+    """Load the recorded file in the current folder or beside the run; None if no file of this name
+    has the same rows.
+    """
     kind, _, file = str(sweep["data"]["source"]).partition(":")
     for path in (Path(file), folder.absolute().parent / file) if kind == "file" else ():
         try:
-            if path.is_file() and (data := load_recorded_data(sweep, path)).sha256 == sweep["data"]["sha256"]:
+            if (
+                path.is_file()
+                and (data := load_recorded_data(sweep, path)).sha256 == sweep["data"]["sha256"]
+            ):
                 return data
         except AnchorlensError:  # another file of that name
             continue

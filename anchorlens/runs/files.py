@@ -2,12 +2,13 @@
 
 Two rules hold for every run:
 
-- Removal: a folder loses only files of this package, identified by the record in its ``run.json`` and by their names. Other files
-  in it are kept, and so is the folder.
-- Order of writing: the bytes of a file are flushed, then its folder; it is renamed, and the parent folder is flushed. Only then
-  the files that it replaces are removed.
+- Removal: a folder loses only files of this package, identified by the record in its ``run.json``
+  and by their names. Other files in it are kept, and so is the folder.
+- Order of writing: the bytes of a file are flushed, then its folder; it is renamed, and the parent
+  folder is flushed. Only then the files that it replaces are removed.
 
-Temporary files have the tag of their process in their names, so that a later process can tell who made them.
+Temporary files have the tag of their process in their names, so that a later process can tell who
+made them.
 """
 
 import errno
@@ -28,12 +29,17 @@ from anchorlens.errors import RunError
 LOCK = "lock"
 # Name of the record of parts that are being removed.
 _REMOVED = "removed.json"
-# Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of record and logs.
+# Names in OUT.parts: record, locks, logs, a folder per sweep, and temporary files of record and
+# logs.
 _PARTS = re.compile(
-    r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}|\.(run\.json|log(-\d+-of-\d+)?\.jsonl)\..*\.tmp"
+    r"(run|removed)\.json|lock(-\d+-of-\d+)?|log(-\d+-of-\d+)?\.jsonl|\d{3}"
+    r"|\.(run\.json|log(-\d+-of-\d+)?\.jsonl)\..*\.tmp"
 )
 # Names in the folder of a sweep: notes, shards, damaged shards, and their temporary files.
-_SWEEP_PARTS = re.compile(r"(model|plan|environment|free_memory|empty)\.json|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp")
+_SWEEP_PARTS = re.compile(
+    r"(model|plan|environment|free_memory|empty)\.json"
+    r"|\d{5}-[0-9a-f]{20}\.(parquet|damaged)|\..*\.tmp"
+)
 
 
 # Errors of a file system that has no flush of folders; many FUSE and some network file systems.
@@ -47,13 +53,21 @@ def parts_of(target: Path) -> Path:
 
 def shards_in(folder: Path, first: int = 0) -> int:
     """Return the number of shards in ``OUT.parts``, counted from sweep ``first`` on."""
-    return sum(len(shard_files(one)) for one in folder.glob("[0-9][0-9][0-9]") if int(one.name) >= first)
+    sweeps = (one for one in folder.glob("[0-9][0-9][0-9]") if int(one.name) >= first)
+    return sum(len(shard_files(one)) for one in sweeps)
 
 
 def shard_files(folder: Path) -> dict[int, Path]:
-    """Return number -> file for the shards of a sweep; the last file by name if two machines wrote one number."""
-    numbered = ((file.name.partition("-")[0], file) for file in sorted(folder.glob("*.parquet")))
-    return {int(number): file for number, file in numbered if number.isdigit()}
+    """Return number -> file for the shards of a sweep.
+
+    If two machines wrote one number, the last file by name counts.
+    """
+    files: dict[int, Path] = {}
+    for file in sorted(folder.glob("*.parquet")):
+        number, _, _ = file.name.partition("-")
+        if number.isdigit():
+            files[int(number)] = file
+    return files
 
 
 def check_parts(folder: Path) -> None:
@@ -66,16 +80,27 @@ def check_parts(folder: Path) -> None:
 def _problem_of_parts(folder: Path) -> str:
     """Return the reason why a path cannot be used for parts; empty if there is none."""
     if not folder.is_dir():
-        return f"{folder} exists and holds no parts of a run" if folder.exists() or folder.is_symlink() else ""
+        is_taken = folder.exists() or folder.is_symlink()
+        return f"{folder} exists and holds no parts of a run" if is_taken else ""
     try:
         sweeps = _sweep_folders(folder)
         others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
-        others += [f"{one.name}/{file.name}" for one in sweeps for file in one.iterdir() if not _is_sweep_part(file)]
+        for one in sweeps:
+            others += [
+                f"{one.name}/{file.name}" for file in one.iterdir() if not _is_sweep_part(file)
+            ]
         if others:
-            return f"{folder} exists and holds other files than the parts of a run: {', '.join(sorted(others)[:3])}"
-        file = next((file for name in ("run.json", _REMOVED) if (file := folder / name).is_file()), None)
+            return (
+                f"{folder} exists and holds other files than the parts of a run:"
+                f" {', '.join(sorted(others)[:3])}"
+            )
+        file = next(
+            (file for name in ("run.json", _REMOVED) if (file := folder / name).is_file()), None
+        )
         if file is None:
-            return f"{folder} exists and holds no parts of a run: it has no run.json" if sweeps else ""
+            return (
+                f"{folder} exists and holds no parts of a run: it has no run.json" if sweeps else ""
+            )
         record = json.loads(file.read_bytes())
         if isinstance(record, dict) and {"version", "target", "sweeps"} <= record.keys():
             return ""
@@ -85,7 +110,9 @@ def _problem_of_parts(folder: Path) -> str:
         return f"{folder} exists and cannot be read ({why.strerror})"
     except (ValueError, RecursionError):
         pass
-    return f"{folder} exists, and its run.json is not the record of an unfinished run, or is damaged"
+    return (
+        f"{folder} exists, and its run.json is not the record of an unfinished run, or is damaged"
+    )
 
 
 def _sweep_folders(folder: Path) -> list[Path]:
@@ -99,8 +126,8 @@ def _is_sweep_part(file: Path) -> bool:
 def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
     """Remove the parts of a run; other files are kept. :func:`check_parts` comes first.
 
-    The record is renamed first and removed last, so that the next command sees and completes a removal that was interrupted. Locks
-    come after it: then another process may begin here.
+    The record is renamed first and removed last, so that the next command sees and completes a
+    removal that was interrupted. Locks come after it: then another process may begin here.
     """
     record = folder / _REMOVED
     with suppress(FileNotFoundError):
@@ -117,12 +144,16 @@ def remove_parts(folder: Path, *, keep_locks: bool = False) -> None:
 
 
 def has_removed_parts(folder: Path) -> bool:
-    """Return whether the removal of parts was interrupted; also true of a folder that is empty or has nothing but locks."""
+    """Return whether the removal of parts was interrupted; also true of a folder that is empty or
+    has nothing but locks.
+    """
     try:
         names = [file.name for file in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return all(name.startswith(LOCK) for name in names) or (_REMOVED in names and "run.json" not in names)
+    return all(name.startswith(LOCK) for name in names) or (
+        _REMOVED in names and "run.json" not in names
+    )
 
 
 def remove_empty(*folders: Path) -> None:
@@ -164,7 +195,9 @@ def flush_tree(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> bool:
-    """Flush the entries of a folder to disk; return False on a file system or system that has no such call."""
+    """Flush the entries of a folder to disk; return False on a file system or system that has no
+    such call.
+    """
     if os.name == "nt":
         return False
     opened = os.open(folder, os.O_RDONLY)
@@ -180,12 +213,15 @@ def flush_folder(folder: Path) -> bool:
 
 
 def process_tag() -> str:
-    """Return a name of this process that no other process has: its id, its start time and a hash of its machine.
+    """Return a name of this process that no other process has: its id, its start time and a hash of
+    its machine.
 
-    On Linux the time is counted from the start of the machine, so a clock that is set does not change it.
+    On Linux the time is counted from the start of the machine, so a clock that is set does not
+    change it.
     """
     stat = Path("/proc/self/stat")
-    return f"{os.getpid()}-{_start_of(stat) if stat.is_file() else _start_by_clock(os.getpid())}-{_machine()}"
+    start = _start_of(stat) if stat.is_file() else _start_by_clock(os.getpid())
+    return f"{os.getpid()}-{start}-{_machine()}"
 
 
 def is_abandoned(tag: str, *, locked: bool) -> bool:
@@ -193,8 +229,9 @@ def is_abandoned(tag: str, *, locked: bool) -> bool:
 
     Args:
         tag: Tag of the process that made the files.
-        locked: Whether this process holds the lock of the run. Every process that writes a run holds it, so nobody else can be
-            writing. On a file system without locks, only an ended process of this machine and PID namespace is known to be gone.
+        locked: Whether this process holds the lock of the run. Every process that writes a run
+            holds it, so nobody else can be writing. On a file system without locks, only an ended
+            process of this machine and PID namespace is known to be gone.
     """
     pid, _, machine = tag.split("-")
     if locked or tag == process_tag():
@@ -212,7 +249,9 @@ def is_abandoned(tag: str, *, locked: bool) -> bool:
 
 
 def temporary_tag(name: str) -> str:
-    """Return the tag in the name of a temporary file or folder; empty if the name has another form."""
+    """Return the tag in the name of a temporary file or folder; empty if the name has
+    another form.
+    """
     match = re.search(r"\.(\d+-\d+-[0-9a-f]{12})(-[0-9a-f]+)?\.(tmp|old)$", name)
     return match[1] if match else ""
 
@@ -226,8 +265,11 @@ def _start_by_clock(pid: int) -> int:
 
 
 def _machine() -> str:
-    """Return a hash of the running system and of the PID namespace, within which process ids have a meaning."""
-    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    """Return a hash of the running system and of the PID namespace, within which process ids have a
+    meaning.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    namespace = Path("/proc/self/ns/pid")
     is_known = boot.is_file() and namespace.is_symlink()
     text = f"{boot.read_text()} {namespace.readlink()}" if is_known else platform.node()
     return hashlib.sha256(text.encode()).hexdigest()[:12]

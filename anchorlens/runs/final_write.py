@@ -1,8 +1,9 @@
-"""Put a run directory in its place by renames, rehearse this before anything is measured, and repair what a killed process left.
+"""Put a run directory in its place by renames, rehearse this before anything is measured, and
+repair what a killed process left.
 
-A run is written to ``.NAME.TAG.tmp`` beside its place. A run that is there is renamed to ``.NAME.TAG.old``, the new one takes its
-name, and then the old one is removed. Each function that changes files takes the lock of the run; :func:`find_run` and
-:func:`check_target` only read.
+A run is written to ``.NAME.TAG.tmp`` beside its place. A run that is there is renamed to
+``.NAME.TAG.old``, the new one takes its name, and then the old one is removed. Each function that
+changes files takes the lock of the run; :func:`find_run` and :func:`check_target` only read.
 """
 
 import json
@@ -28,7 +29,7 @@ from anchorlens.runs.files import (
     remove_empty,
     remove_parts,
     temporary_tag,
-)  # fmt: skip
+)
 from anchorlens.runs.locks import LockedError, RunLock, lock_run
 from anchorlens.runs.storage_errors import mount_cure, name_storage_errors
 from anchorlens.runs.validation import LIST_TYPES
@@ -38,7 +39,8 @@ _REHEARSAL = ".anchorlens-rehearsal.parquet"
 
 
 def find_run(path: "str | os.PathLike[str]") -> Path:
-    """Return the folder that holds a run: its place or, if a process was killed while it replaced the run, where that is aside.
+    """Return the folder that holds a run: its place or, if a process was killed while it replaced
+    the run, where that is aside.
 
     Nothing is changed. If there is no run, return its place.
     """
@@ -58,7 +60,10 @@ def _find_run(target: Path) -> Path:
 
 
 def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> Path:
-    """Return the resolved path of a run directory. Raise RunError if no run may be written there; nothing is changed."""
+    """Return the resolved path of a run directory.
+
+    Raise RunError if no run may be written there; nothing is changed.
+    """
     target = resolve_path(path, "out")
     with name_storage_errors(target):
         if target in (Path.cwd(), *Path.cwd().parents):
@@ -70,7 +75,9 @@ def check_target(path: "str | os.PathLike[str]", *, overwrite: bool = False) -> 
             if not _is_run(run):
                 raise RunError(f"{target} exists and is not a run. Choose another path.")
             if not overwrite:
-                raise RunError(f"{target} already holds a run. Choose another path, or give overwrite=True.")
+                raise RunError(
+                    f"{target} already holds a run. Choose another path, or give overwrite=True."
+                )
     return target
 
 
@@ -94,15 +101,21 @@ def rehearse_write(lock: RunLock) -> None:
 
 
 def temporary_folders(target: Path) -> tuple[Path, Path]:
-    """Return the names of this process for the folder that becomes a run, and for the run that it replaces."""
+    """Return the names of this process for the folder that becomes a run, and for the run that it
+    replaces.
+    """
     tag = process_tag()
-    return target.with_name(f".{target.name}.{tag}.tmp"), target.with_name(f".{target.name}.{tag}.old")
+    return target.with_name(f".{target.name}.{tag}.tmp"), target.with_name(
+        f".{target.name}.{tag}.old"
+    )
 
 
 def write_table(file: Path, frame: pd.DataFrame) -> None:
     """Write a table of a run."""
     schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    kinds = {one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema} | LIST_TYPES
+    kinds = {
+        one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema
+    } | LIST_TYPES
     schema = pa.schema([one.with_type(kinds[one.name]) for one in schema], schema.metadata)
     frame.to_parquet(file, index=False, schema=schema)
 
@@ -115,13 +128,17 @@ def put_in_place(work: Path, target: Path, aside: Path) -> None:
 
 
 def restore_run(lock: RunLock) -> None:
-    """Undo what a killed process left: complete the removal of parts, remove unfinished folders, restore a run that is aside."""
-    target, parts = lock.target, parts_of(lock.target)
+    """Undo what a killed process left: complete the removal of parts, remove unfinished folders,
+    restore a run that is aside.
+    """
+    target = lock.target
+    parts = parts_of(lock.target)
     with name_storage_errors(target, parts, "removed"):
         if has_removed_parts(parts):
             remove_parts(parts, keep_locks=True)
     with name_storage_errors(target):
-        unfinished = [file for file, tag in _leftovers(target, "tmp") if is_abandoned(tag, locked=lock.is_exclusive)]
+        left = _leftovers(target, "tmp")
+        unfinished = [file for file, tag in left if is_abandoned(tag, locked=lock.is_exclusive)]
         for file in unfinished:
             shutil.rmtree(file)
         if _is_rehearsal(target):
@@ -131,13 +148,16 @@ def restore_run(lock: RunLock) -> None:
             restore_aside(file, target)
         elif not target.exists():
             raise RunError(
-                f"{target} was moved to {file} by a process of another machine or container. If that process has ended, rename it "
-                "back: the file system has no locks, so this cannot be tested."
+                f"{target} was moved to {file} by a process of another machine or container. If"
+                " that process has ended, rename it back: the file system has no locks, so this"
+                " cannot be tested."
             )
 
 
 def clear_leftovers(target: Path) -> None:
-    """Undo or complete what a killed process left; nothing if there is nothing, or a process is writing."""
+    """Undo or complete what a killed process left; nothing if there is nothing, or a process is
+    writing.
+    """
     with name_storage_errors(target, action="read"):
         has_folders = any(True for ending in ("tmp", "old") for _ in _leftovers(target, ending))
         has_leftovers = has_folders or has_removed_parts(parts_of(target))
@@ -147,7 +167,9 @@ def clear_leftovers(target: Path) -> None:
 
 
 def restore_aside(aside: Path, target: Path) -> None:
-    """Rename a run that is aside to its place; if a run is there, remove the one that it replaced."""
+    """Rename a run that is aside to its place; if a run is there, remove the one that it
+    replaced.
+    """
     # The removal of a run takes its record first and its list last.
     is_half_removed = (aside / SUMS).exists() and not (aside / "run.json").exists()
     if _is_free(target) and not is_half_removed:
@@ -156,10 +178,13 @@ def restore_aside(aside: Path, target: Path) -> None:
             aside.rename(target)
         except OSError as why:
             raise RunError(
-                f"The run {target} is in {aside} and cannot be moved back ({why.strerror}). Check the permissions of the folder."
+                f"The run {target} is in {aside} and cannot be moved back ({why.strerror})."
+                " Check the permissions of the folder."
             ) from why
     elif _is_free(target) or _is_run(target):
-        with name_storage_errors(target, f"The new run is in its place; the one that it replaces, {aside},", "removed"):
+        with name_storage_errors(
+            target, f"The new run is in its place; the one that it replaces, {aside},", "removed"
+        ):
             _remove_run(aside, target)
 
 
@@ -173,8 +198,14 @@ def _leftovers(target: Path, ending: str) -> Iterator[tuple[Path, str]]:
 
 
 def _is_free(folder: Path) -> bool:
-    """Return whether a path is free for a run: nothing is there, or an empty folder, or that of a killed rehearsal."""
-    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir())) or _is_rehearsal(folder)
+    """Return whether a path is free for a run: nothing is there, or an empty folder, or that of a
+    killed rehearsal.
+    """
+    return (
+        not folder.exists()
+        or (folder.is_dir() and not any(folder.iterdir()))
+        or _is_rehearsal(folder)
+    )
 
 
 def _is_rehearsal(folder: Path) -> bool:
@@ -193,11 +224,13 @@ def _is_run(folder: Path) -> bool:
 def _remove_run(old: Path, new: Path) -> None:
     """Remove the files that the SHA256SUMS of a replaced run lists; move the others to the new run.
 
-    The record is removed first, so that nobody reads half of a run. The list is removed last: without it, files of this package
-    would be taken for those of others.
+    The record is removed first, so that nobody reads half of a run. The list is removed last:
+    without it, files of this package would be taken for those of others.
     """
     ours = listed_files(old)
-    for file in sorted(old.rglob("*"), key=lambda file: (file == old / SUMS, file != old / "run.json", file)):
+    for file in sorted(
+        old.rglob("*"), key=lambda file: (file == old / SUMS, file != old / "run.json", file)
+    ):
         name = file.relative_to(old).as_posix()
         if name in ours and not file.is_dir():
             file.unlink()

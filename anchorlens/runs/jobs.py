@@ -16,7 +16,9 @@ class Job:
     n: int
 
     def holds(self, sweep: int, shard: int) -> bool:
-        """Return whether a shard belongs to this job; sweeps of one shard each are spread over the jobs too."""
+        """Return whether a shard belongs to this job; sweeps of one shard each are spread over the
+        jobs too.
+        """
         return (sweep + shard) % self.n == self.i - 1
 
     @property
@@ -36,9 +38,14 @@ def parse_job(given: Any) -> Job | None:
     if given is None or isinstance(given, Job):
         return given
     pair = given if isinstance(given, (tuple, list)) else ()
-    if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)):
+    if isinstance(given, str) and (
+        match := re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", given)
+    ):
         pair = [int(number) for number in match.groups()]
     i, n = map(as_int, pair if len(pair) == 2 else (None, None))
     if i is None or n is None or not 1 <= i <= n:
-        raise InputError(f"job={short_repr(given)} is no job. Write i/n with 1 <= i <= n, such as '2/8'.", argument="job")
+        raise InputError(
+            f"job={short_repr(given)} is no job. Write i/n with 1 <= i <= n, such as '2/8'.",
+            argument="job",
+        )
     return Job(i, n)

@@ -1,7 +1,7 @@
 """Journal of an unfinished run: every shard is written to disk as soon as it is measured.
 
-Until the run is finished, ``OUT.parts`` holds its record, locks, logs, and a folder of shards for each sweep. A shard is a parquet
-file named by its number and the hash of its bytes.
+Until the run is finished, ``OUT.parts`` holds its record, locks, logs, and a folder of shards for
+each sweep. A shard is a parquet file named by its number and the hash of its bytes.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from anchorlens.runs.files import (
     temporary_tag,
     write_first,
     write_whole,
-)  # fmt: skip
+)
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.locks import RunLock, lock_run
 from anchorlens.runs.provenance import start_time
@@ -47,13 +47,17 @@ _CURE = "Start over with restart=True."
 
 
 class Journal:
-    """Parts of one run; this process measures one job of them, or all if ``job`` is None.
+    """Parts of a run that is being measured.
+
+    This process measures one job of them, or all if ``job`` is None.
 
     Attributes:
         started: Local time when the run was first started, the clock of its chat templates.
     """
 
-    def __init__(self, lock: RunLock, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None) -> None:
+    def __init__(
+        self, lock: RunLock, sweeps: Sequence[Mapping[str, Any]], job: Job | None = None
+    ) -> None:
         self.lock = lock
         self.folder = parts_of(lock.target)
         self.sweeps = [as_json(one) for one in sweeps]
@@ -69,12 +73,19 @@ class Journal:
 
 @contextmanager
 def open_journal(
-    target: Path, sweeps: Sequence[Mapping[str, Any]], *, resume: bool, restart: bool, job: Job | None = None,
-    command: Mapping[str, Any] | None = None, prepare: Callable[[RunLock], object] = lambda lock: None,  # noqa: ARG005
-) -> Iterator[Journal]:  # fmt: skip
+    target: Path,
+    sweeps: Sequence[Mapping[str, Any]],
+    *,
+    resume: bool,
+    restart: bool,
+    job: Job | None = None,
+    command: Mapping[str, Any] | None = None,
+    prepare: Callable[[RunLock], object] = lambda lock: None,  # noqa: ARG005
+) -> Iterator[Journal]:
     """Open the journal of a run and lock it; a job always continues existing parts.
 
-    ``prepare`` is called before parts are read or discarded, while no other process can write the run.
+    ``prepare`` is called before parts are read or discarded, while no other process can write the
+    run.
     """
     folder = parts_of(target)
     try:
@@ -84,18 +95,24 @@ def open_journal(
             try:
                 yield journal
             finally:
-                if job is None and not shards_in(folder):  # nothing was measured, or the run is finished
+                # Nothing was measured, or the run is finished. lock_run removes its lock itself:
+                # once it is gone, another process may begin here and has a lock of the same name.
+                if job is None and not shards_in(folder):
                     with name_storage_errors(target, folder, "removed"):
-                        remove_parts(folder)
+                        remove_parts(folder, keep_locks=True)
     finally:
         if job is not None and folder.is_dir():
             with suppress(RunError), lock_run(target):  # the last job removes an empty folder
                 if not shards_in(folder):
-                    remove_parts(folder)
+                    remove_parts(folder, keep_locks=True)
 
 
-def _begin(journal: Journal, command: Mapping[str, Any] | None, *, resume: bool, restart: bool) -> None:
-    file, done, target = journal.folder / "run.json", shards_in(journal.folder), journal.lock.target
+def _begin(
+    journal: Journal, command: Mapping[str, Any] | None, *, resume: bool, restart: bool
+) -> None:
+    file = journal.folder / "run.json"
+    done = shards_in(journal.folder)
+    target = journal.lock.target
     with name_storage_errors(target, journal.folder):
         if journal.job is None and (restart or not done):
             remove_parts(journal.folder, keep_locks=True)
@@ -111,12 +128,14 @@ def _begin(journal: Journal, command: Mapping[str, Any] | None, *, resume: bool,
             write_first(file, _text(record))
     if not is_new and not resume:
         raise RunError(
-            f"{journal.folder} holds an unfinished run ({done} shard{'s' * (done != 1)} done). Continue it with resume=True, or "
-            "discard it with restart=True."
+            f"{journal.folder} holds an unfinished run ({done} shard{'s' * (done != 1)} done)."
+            " Continue it with resume=True, or discard it with restart=True."
         )
     was = read_json(file)
     if was.get("version") != _VERSION:
-        raise RunError(f"{file} was written by another version of anchorlens. Start over with restart=True.")
+        raise RunError(
+            f"{file} was written by another version of anchorlens. Start over with restart=True."
+        )
     refuse(differences({"sweeps": was["sweeps"]}, {"sweeps": journal.sweeps}), journal.folder)
     journal.started = was["started"]
 
@@ -124,7 +143,9 @@ def _begin(journal: Journal, command: Mapping[str, Any] | None, *, resume: bool,
 class SweepJournal:
     """Shards of one sweep, and a log with a line for each."""
 
-    def __init__(self, lock: RunLock, number: int, log: Path, job: Job | None = None, identity: str = "") -> None:
+    def __init__(
+        self, lock: RunLock, number: int, log: Path, job: Job | None = None, identity: str = ""
+    ) -> None:
         self._lock = lock
         self.folder = parts_of(lock.target) / f"{number:03d}"
         self.number = number
@@ -140,7 +161,10 @@ class SweepJournal:
         return self.job is None or self.job.holds(self.number, number)
 
     def note_and_check(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Store a value and return it. Raise RunError if another value is stored under this name."""
+        """Store a value and return it.
+
+        Raise RunError if another value is stored under this name.
+        """
         was = self.note_once(name, value)
         refuse(differences({name: was}, {name: as_json(value)}), self.folder.parent)
         return was
@@ -154,25 +178,31 @@ class SweepJournal:
                 write_first(file, _text(as_json(value)))
         return read_json(file)
 
-    def find_shards(self, n_shards: int, origin: Mapping[str, Any] | None = None, environment: Any = None) -> None:
+    def find_shards(
+        self, n_shards: int, origin: Mapping[str, Any] | None = None, environment: Any = None
+    ) -> None:
         """Find the stored shards and log the start of the sweep.
 
         Args:
             n_shards: Number of shards of the sweep.
-            origin: Hashes that decide about the values. They are stored in each shard with that of the arguments; a shard with
-                others is refused.
-            environment: Environment of this process, the note ``environment`` of each shard that it writes.
+            origin: Hashes that decide about the values. They are stored in each shard with that of
+                the arguments; a shard with others is refused.
+            environment: Environment of this process, the note ``environment`` of each shard that it
+                writes.
         """
         self._origin |= as_json(origin or {})
         self._environment = environment
         with name_storage_errors(self._lock.target, self.folder):
-            self._files = {number: file for number, file in shard_files(self.folder).items() if number < n_shards}
+            files = shard_files(self.folder)
+            self._files = {number: file for number, file in files.items() if number < n_shards}
             if self.job is None:
                 self._remove_temporary_files()
         self._log(event="begin", shards=n_shards, found=len(self._files))
 
     def read(self, number: int) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        """Return a shard and its notes; None if it is missing or damaged (renamed with a warning)."""
+        """Return a shard and its notes; None if it is missing or damaged (renamed with a
+        warning).
+        """
         file = self._files.get(number)
         if file is None:
             return None
@@ -183,19 +213,30 @@ class SweepJournal:
             with name_storage_errors(self._lock.target, f"The damaged shard {file}", "renamed"):
                 file.replace(aside)
             del self._files[number]
-            warn(f"Shard {file} is damaged: its hash does not match. It was renamed to {aside} and is measured again.")
+            warn(
+                f"Shard {file} is damaged: its hash does not match."
+                f" It was renamed to {aside} and is measured again."
+            )
             self._log(event="damaged", shard=number)
             return None
         frame, notes = _frame(data)
-        refuse(differences({"shard": notes.pop("origin")}, {"shard": self._origin}), self.folder.parent)
+        refuse(
+            differences({"shard": notes.pop("origin")}, {"shard": self._origin}), self.folder.parent
+        )
         return frame, notes
 
-    def write(self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """Write a shard and return it as read back, so that resumed and uninterrupted runs have identical bytes."""
+    def write(
+        self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]
+    ) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """Write a shard and return it as read back, so that resumed and uninterrupted runs have
+        identical bytes.
+        """
         notes = as_json({**notes, "environment": self._environment})
         stored = {**notes, "origin": self._origin}
         table = pa.Table.from_pandas(frame, preserve_index=False)
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _NOTES: json.dumps(stored).encode()})
+        table = table.replace_schema_metadata(
+            {**(table.schema.metadata or {}), _NOTES: json.dumps(stored).encode()}
+        )
         into = io.BytesIO()
         pq.write_table(table, into)
         data = into.getvalue()
@@ -203,7 +244,12 @@ class SweepJournal:
         with name_storage_errors(self._lock.target, f"Shard {number} of {self.folder}"):
             write_whole(file, data)
         self._files[number] = file
-        self._log(event="shard", shard=number, rows=len(frame), **{k: v for k, v in notes.items() if k == "work"})
+        self._log(
+            event="shard",
+            shard=number,
+            rows=len(frame),
+            **{k: v for k, v in notes.items() if k == "work"},
+        )
         return _frame(data)[0], dict(notes)
 
     def _remove_temporary_files(self) -> None:
@@ -215,9 +261,13 @@ class SweepJournal:
     def _log(self, **event: Any) -> None:
         now = time.monotonic()
         line = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "sweep": self.number, **event,
-            "seconds": round(now - self._since, 3), "rss_mb": round(psutil.Process().memory_info().rss / 1e6), "pid": os.getpid(),
-        }  # fmt: skip
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "sweep": self.number,
+            **event,
+            "seconds": round(now - self._since, 3),
+            "rss_mb": round(psutil.Process().memory_info().rss / 1e6),
+            "pid": os.getpid(),
+        }
         self._since = now
         with name_storage_errors(self._lock.target, self.log), self.log.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -225,12 +275,17 @@ class SweepJournal:
 
 def differences(was: Any, now: Any, name: str = "") -> list[str]:
     """Return the differences between two JSON values, one line per dotted name."""
+    found: list[str] = []
     if isinstance(was, Mapping) and isinstance(now, Mapping):
-        keys = [(key, f"{name}.{key}" if name else str(key)) for key in dict.fromkeys([*was, *now])]
-        return [one for key, path in keys for one in differences(was.get(key, _MISSING), now.get(key, _MISSING), path)]
+        for key in dict.fromkeys([*was, *now]):
+            path = f"{name}.{key}" if name else str(key)
+            found += differences(was.get(key, _MISSING), now.get(key, _MISSING), path)
+        return found
     lists = isinstance(was, list) and isinstance(now, list)
     if lists and len(was) == len(now) and any(isinstance(one, (Mapping, list)) for one in was):
-        return [one for i, pair in enumerate(zip(was, now, strict=True)) for one in differences(*pair, f"{name}[{i}]")]
+        for i, (old, new) in enumerate(zip(was, now, strict=True)):
+            found += differences(old, new, f"{name}[{i}]")
+        return found
     return [] if was == now else [f"{name}: {_short(was)} before, {_short(now)} now"]
 
 
@@ -239,8 +294,8 @@ def refuse(changes: Sequence[str], folder: Path) -> None:
     if changes:
         more = f"; and {len(changes) - 6} more" if len(changes) > 6 else ""
         raise RunError(
-            f"{folder} holds another run. {'; '.join(changes[:6])}{more}. Give the arguments that it was started with, choose "
-            "another path, or discard it with restart=True."
+            f"{folder} holds another run. {'; '.join(changes[:6])}{more}. Give the arguments that"
+            " it was started with, choose another path, or discard it with restart=True."
         )
 
 
@@ -259,7 +314,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_bytes())
     except OSError as why:
-        raise RunError(f"{file} cannot be read ({why.strerror}). Check its permissions. {_CURE}") from why
+        raise RunError(
+            f"{file} cannot be read ({why.strerror}). Check its permissions. {_CURE}"
+        ) from why
     except (ValueError, RecursionError) as why:
         raise RunError(f"{file} is damaged ({why}). {_CURE}") from why
     form = PARTS if file.name == "run.json" else NOTES.get(file.name, RootModel[dict[str, Any]])

@@ -1,7 +1,8 @@
-"""Locks of a run: ``OUT.parts/lock`` for a process that writes the run, ``OUT.parts/lock-2-of-8`` for a job that measures a part.
+"""Locks of a run: ``OUT.parts/lock`` for a process that writes the run, ``OUT.parts/lock-2-of-8``
+for a job that measures a part.
 
-Every process that writes, renames or removes files of a run holds its lock; processes that only read hold none. The operating
-system releases a lock when its process ends.
+Every process that writes, renames or removes files of a run holds its lock; processes that only
+read hold none. The operating system releases a lock when its process ends.
 """
 
 import errno
@@ -21,9 +22,11 @@ from anchorlens.warn import warn
 
 # Seconds to wait, because `status` holds a lock for a moment while it tests it.
 _PATIENCE = 1.0
-# Seconds that a job waits for others which start at the same time; the first one rehearses the final write meanwhile.
+# Seconds that a job waits for others which start at the same time; the first one rehearses the
+# final write meanwhile.
 _PATIENCE_OF_JOBS = 10.0
-# Errors of a file system that has no locks. For ENOSYS filelock uses files as locks, or raises NotImplementedError.
+# Errors of a file system that has no locks. For ENOSYS filelock uses files as locks, or raises
+# NotImplementedError.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -37,7 +40,8 @@ class RunLock:
 
     Attributes:
         target: Run directory.
-        is_exclusive: Whether the lock keeps other processes out; False on a file system without locks.
+        is_exclusive: Whether the lock keeps other processes out; False on a file system without
+            locks.
     """
 
     target: Path
@@ -46,14 +50,17 @@ class RunLock:
 
 @contextmanager
 def lock_run(
-    target: Path, job: Job | None = None, prepare: Callable[[RunLock], object] = lambda lock: None  # noqa: ARG005
-) -> Iterator[RunLock]:  # fmt: skip
+    target: Path,
+    job: Job | None = None,
+    prepare: Callable[[RunLock], object] = lambda lock: None,  # noqa: ARG005
+) -> Iterator[RunLock]:
     """Hold the lock of a run, or of one of its jobs.
 
     Args:
         target: Run directory.
         job: Job to lock. If None, the whole run.
-        prepare: Function called while no other process can write the run; for a job this ends when its own lock is held.
+        prepare: Function called while no other process can write the run; for a job this ends when
+            its own lock is held.
 
     Raises:
         LockedError: If another process holds the lock.
@@ -70,7 +77,10 @@ def lock_run(
         lock = RunLock(target, _acquire(whole, target, str(target), patience))
         if job is None and (jobs := running_jobs(folder)):
             names = ", ".join(map(str, jobs))
-            raise LockedError(f"Jobs {names} of {target} are running. Wait for them, stop them, or choose another path.")
+            raise LockedError(
+                f"Jobs {names} of {target} are running."
+                " Wait for them, stop them, or choose another path."
+            )
         is_whole = True
         prepare(lock)
         if job is not None:
@@ -79,7 +89,8 @@ def lock_run(
             whole.release()
         yield lock
     finally:
-        if is_whole and has_removed_parts(folder) and not running_jobs(folder):  # nothing but this lock
+        # Nothing but this lock is left.
+        if is_whole and has_removed_parts(folder) and not running_jobs(folder):
             with name_storage_errors(target, folder, "removed"):
                 remove_parts(folder)
         own.release()
@@ -87,7 +98,9 @@ def lock_run(
 
 
 def _acquire(lock: FileLock, target: Path, what: str, patience: float) -> bool:
-    """Acquire a lock in a folder that a process which ends may remove in between; False if the file system has no locks."""
+    """Acquire a lock in a folder that a process which ends may remove in between; False if the file
+    system has no locks.
+    """
     folder = parts_of(target)
     with name_storage_errors(target, folder):
         for tries_left in reversed(range(100)):
@@ -97,7 +110,9 @@ def _acquire(lock: FileLock, target: Path, what: str, patience: float) -> bool:
                 return True
             except Timeout as why:
                 fix = "Wait for it, stop it, or choose another path or job=."
-                raise LockedError(f"Another process is writing {what} and holds {lock.lock_file}. {fix}") from why
+                raise LockedError(
+                    f"Another process is writing {what} and holds {lock.lock_file}. {fix}"
+                ) from why
             except NotImplementedError:
                 break
             except OSError as why:
@@ -105,15 +120,23 @@ def _acquire(lock: FileLock, target: Path, what: str, patience: float) -> bool:
                     break
                 if not (tries_left and isinstance(why, FileNotFoundError | FileExistsError)):
                     raise
-    warn(f"{folder} is on a file system without locks: two processes on one run are not noticed. Start only one at a time.")
+    warn(
+        f"{folder} is on a file system without locks: two processes on one run are not noticed."
+        " Start only one at a time."
+    )
     return False
 
 
 def running_jobs(folder: Path) -> list[Job]:
     """Return the jobs whose lock is held, in order."""
-    matches = (re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*"))
+    matches = (
+        re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*")
+    )
     jobs = [Job(int(match[1]), int(match[2])) for match in matches if match]
-    return sorted((job for job in jobs if is_held(folder / f"{LOCK}-{job.name}")), key=lambda job: (job.n, job.i))
+    return sorted(
+        (job for job in jobs if is_held(folder / f"{LOCK}-{job.name}")),
+        key=lambda job: (job.n, job.i),
+    )
 
 
 def is_held(file: Path) -> bool:

@@ -16,12 +16,15 @@ from anchorlens.warn import warn
 
 # Name of the note of a sweep without rows, which has no shards.
 EMPTY = "empty"
-# Notes that must agree; another environment changes only the last digits, and free memory only the plan.
+# Notes that must agree; another environment changes only the last digits, and free memory only the
+# plan.
 _DECIDES = ("model", "plan", EMPTY)
 
 
 def missing_in(target: Path) -> dict[int, tuple[int | None, list[int]]]:
-    """Return sweep -> number of shards (None if not planned), and the numbers of missing or damaged shards."""
+    """Return sweep -> number of shards (None if not planned), and the numbers of missing or damaged
+    shards.
+    """
     folder = parts_of(target)
     missing: dict[int, tuple[int | None, list[int]]] = {}
     for i in range(len(_record(folder)["sweeps"])):
@@ -31,32 +34,46 @@ def missing_in(target: Path) -> dict[int, tuple[int | None, list[int]]]:
         if not (home / "plan.json").is_file():
             missing[i] = None, []
             continue
-        shards, files = read_json(home / "plan.json")["shards"], shard_files(home)
-        numbers = [n for n in range(shards) if n not in files or files[n].name != shard_name(n, files[n].read_bytes())]
+        shards = read_json(home / "plan.json")["shards"]
+        files = shard_files(home)
+        numbers: list[int] = []
+        for n in range(shards):
+            file = files.get(n)
+            # A damaged shard has other bytes than its name says.
+            if file is None or file.name != shard_name(n, file.read_bytes()):
+                numbers.append(n)
         if numbers:
             missing[i] = shards, numbers
     return missing
 
 
 def refuse_missing(target: Path) -> None:
-    """Raise RunError if shards are missing; the message names the jobs to run again."""
+    """Raise RunError if shards are missing, and name the jobs to run again."""
     folder = parts_of(target)
     with name_storage_errors(target, folder, "read"):
         missing = missing_in(target)
     if not missing:
         return
-    several, lacks = len(_record(folder)["sweeps"]) > 1, list[str]()
+    several = len(_record(folder)["sweeps"]) > 1
+    lacks: list[str] = []
     for sweep, (shards, numbers) in missing.items():
         of = f" of sweep {sweep}" if several else ""
         planned = f"{len(numbers)} of {shards} shards{of} ({join_words(numbers)})"
         lacks.append(f"every shard{of}: no job has planned it" if shards is None else planned)
     names = (re.fullmatch(r"log-\d+-of-(\d+)", file.stem) for file in folder.glob("log-*.jsonl"))
-    n_jobs, jobs = {int(name[1]) for name in names if name}, "the jobs"
+    n_jobs = {int(name[1]) for name in names if name}
+    jobs = "the jobs"
     if len(n_jobs) == 1 and any(numbers for _, numbers in missing.values()):
         (n,) = n_jobs
-        owners = sorted({(sweep + number) % n + 1 for sweep, (_, numbers) in missing.items() for number in numbers})
-        jobs = f"job{'s' * (len(owners) > 1)} {join_words(f'{i}/{n}' for i in owners)}"
-    raise RunError(f"{folder} lacks {'; '.join(lacks)}. Run {jobs} again, or measure missing shards here with --run-missing.")
+        owners: set[int] = set()
+        for sweep, (_, numbers) in missing.items():
+            owners |= {(sweep + number) % n + 1 for number in numbers}
+        listed = join_words(f"{i}/{n}" for i in sorted(owners))
+        jobs = f"jobs {listed}" if len(owners) > 1 else f"job {listed}"
+    raise RunError(
+        f"{folder} lacks {'; '.join(lacks)}."
+        f" Run {jobs} again, or measure missing shards here with --run-missing."
+    )
 
 
 def command_of(target: Path) -> Mapping[str, Any]:
@@ -64,19 +81,24 @@ def command_of(target: Path) -> Mapping[str, Any]:
     command = _record(parts_of(target)).get("command")
     if command is None:
         raise RunError(
-            f"{target} was started in Python. Finish it there with the same function and arguments, out= and resume=True."
+            f"{target} was started in Python. Finish it there with the same function and arguments,"
+            " out= and resume=True."
         )
     return command
 
 
 def _record(folder: Path) -> dict[str, Any]:
     if not (folder / "run.json").is_file():
-        raise RunError(f"{folder} holds no parts of a run to merge. Give the path that the jobs had as out=.")
+        raise RunError(
+            f"{folder} holds no parts of a run to merge. Give the path that the jobs had as out=."
+        )
     return read_json(folder / "run.json")
 
 
 def copy_parts(target: Path, others: Sequence[Path]) -> int:
-    """Copy shards of the same run from other folders into its parts, and return how many are new."""
+    """Copy shards of the same run from other folders into its parts, and return how many
+    are new.
+    """
     home = parts_of(target)
     with lock_run(target, prepare=restore_run):
         try:
@@ -84,7 +106,7 @@ def copy_parts(target: Path, others: Sequence[Path]) -> int:
                 return sum(_copy(home, other) for other in others)
         finally:
             if not shards_in(home):
-                remove_parts(home)
+                remove_parts(home, keep_locks=True)
 
 
 def _copy(home: Path, other: Path) -> int:
@@ -94,7 +116,8 @@ def _copy(home: Path, other: Path) -> int:
         _refuse_other_prompts(home, other)
     copies: list[tuple[Path, bytes]] = []
     for i in range(len(record["sweeps"])):
-        source, target = other / f"{i:03d}", home / f"{i:03d}"
+        source = other / f"{i:03d}"
+        target = home / f"{i:03d}"
         copies += _new_notes(target, source)
         existing = shard_files(target)
         for number, file in shard_files(source).items():
@@ -103,9 +126,13 @@ def _copy(home: Path, other: Path) -> int:
                 raise RunError(f"Shard {file} is damaged: its hash does not match. Copy it again.")
             if number not in existing:
                 copies.append((target / file.name, data))
-    copies += [(home / log.name, _read(log)) for log in other.glob("log*.jsonl") if not (home / log.name).exists()]
+    for log in other.glob("log*.jsonl"):
+        copy = home / log.name
+        if not copy.exists():
+            copies.append((copy, _read(log)))
     record_there = _read(other / "run.json")
-    if not (home / "run.json").is_file():  # first, because a folder of shards without a record is refused
+    # First, because a folder of shards without a record is refused.
+    if not (home / "run.json").is_file():
         write_whole(home / "run.json", record_there)
     for file, data in copies:
         file.parent.mkdir(exist_ok=True)
@@ -117,23 +144,32 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as why:
-        raise RunError(f"{file} cannot be read ({why.strerror}). Nothing was copied. Check the file.") from why
+        raise RunError(
+            f"{file} cannot be read ({why.strerror}). Nothing was copied. Check the file."
+        ) from why
 
 
 def _refuse_other_prompts(home: Path, other: Path) -> None:
     """Raise RunError if the prompts of a sweep were rendered differently in both folders."""
     for file in sorted(home.glob("[0-9][0-9][0-9]/plan.json")):
         there = other / file.relative_to(home)
-        if there.is_file() and read_json(file).get("prompts_sha256") != read_json(there).get("prompts_sha256"):
-            was, now = _record(home)["started"], _record(other)["started"]
+        if not there.is_file():
+            continue
+        if read_json(file).get("prompts_sha256") != read_json(there).get("prompts_sha256"):
+            was = _record(home)["started"]
+            now = _record(other)["started"]
             raise RunError(
-                f"{other} was measured with other prompts than {home}: the chat template reads the clock, and they were started at "
-                f"{now} and {was}. Give all jobs one time, such as prompt='chat({was})'."
+                f"{other} was measured with other prompts than {home}: the chat template reads the"
+                f" clock, and they were started at {now} and {was}."
+                f" Give all jobs one time, such as prompt='chat({was})'."
             )
 
 
 def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:
-    """Return the notes of a sweep that ``target`` lacks. Raise RunError if a note that must agree differs."""
+    """Return the notes of a sweep that ``target`` lacks.
+
+    Raise RunError if a note that must agree differs.
+    """
     copies: list[tuple[Path, bytes]] = []
     for file in sorted(source.glob("*.json")):
         existing = target / file.name
@@ -144,5 +180,8 @@ def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:
         if file.stem in _DECIDES:
             refuse(changes, target.parent)
         elif changes and file.stem == "environment":
-            warn(f"{source} was measured in another environment: {'; '.join(changes)}. Its last digits may differ.")
+            warn(
+                f"{source} was measured in another environment: {'; '.join(changes)}."
+                " Its last digits may differ."
+            )
     return copies

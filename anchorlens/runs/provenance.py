@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     import anchorlens.models.card
 
-PACKAGES = ("anchorlens", "torch", "transformer-lens", "transformers", "datasets", "numpy", "pandas", "pyarrow", "plotly")
+PACKAGES = (
+    "anchorlens",
+    "torch",
+    "transformer-lens",
+    "transformers",
+    "datasets",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "plotly",
+)
 
 
 def versions() -> dict[str, str]:
@@ -36,16 +46,21 @@ def versions() -> dict[str, str]:
 @cache
 def code_sha256() -> str:
     """Return the hash of the source files of this package."""
-    digest, home = hashlib.sha256(), Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    home = Path(__file__).parents[1]
     for file in sorted(home.rglob("*.py")):
-        digest.update(f"{file.relative_to(home).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        name = file.relative_to(home).as_posix()
+        digest.update(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
 def command_line() -> str:
-    """Return the command of this process, with paths relative to the current folder (``./``) or the home folder (``~/``)."""
+    """Return the command of this process, with paths relative to the current folder (``./``) or the
+    home folder (``~/``).
+    """
     text = " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]])
-    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises for a user without a home folder
+    # Path.home raises for a user without a home folder.
+    home = os.path.expanduser("~")  # noqa: PTH111
     for folder, short in ((Path.cwd(), "."), (Path(home), "~")):
         if folder != folder.parent:  # not the root, where everything lies
             text = re.sub(rf"(?<![^\s=]){re.escape(str(folder))}(?![^\s/])", short, text)
@@ -54,13 +69,18 @@ def command_line() -> str:
 
 def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, object]:
     """Return versions, system, devices and threads for ``run.json``."""
-    import torch  # not at the top, because `anchorlens status` and `verify --cells 0` run without torch
+    # Not at the top, because `anchorlens status` and `verify --cells 0` run without torch.
+    import torch
 
     record: dict[str, object] = {
-        "python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}",
-        "device": ", ".join(map(str, devices)), "threads": torch.get_num_threads(), "versions": versions(),
-        "code_sha256": code_sha256(), "command": command,
-    }  # fmt: skip
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": ", ".join(map(str, devices)),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "code_sha256": code_sha256(),
+        "command": command,
+    }
     cards = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
     if cards:
         record["gpu"] = ", ".join(dict.fromkeys(cards))
@@ -69,11 +89,16 @@ def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, ob
 
 def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
     """Return the record of a model for run.json."""
-    return {key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in asdict(card).items()}
+    return {
+        key: value if isinstance(value, (int, float, bool, type(None))) else str(value)
+        for key, value in asdict(card).items()
+    }
 
 
 def start_time() -> str:
-    """Return the local time to the second, without a zone: the clock of the chat templates of a run that starts now."""
+    """Return the local time to the second, without a zone: the clock of the chat templates of a run
+    that starts now.
+    """
     return datetime.now().isoformat(timespec="seconds")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +38,7 @@ class _Event(BaseModel):
     rss_mb: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepStatus:
     """Status of one sweep.
 
@@ -77,7 +77,10 @@ class RunStatus:
 
 
 def status_of(path: "str | Path") -> RunStatus:
-    """Return the status of a run; nothing is changed. Raise RunError if neither a run nor parts of one exist."""
+    """Return the status of a run; nothing is changed.
+
+    Raise RunError if neither a run nor parts of one exist.
+    """
     target = resolve_path(path, "path")
     if not target.name:
         raise RunError(f"{target} is not a run. Give the path of a run directory.")
@@ -99,13 +102,22 @@ def _read_status(target: Path, run: Path, parts: Path) -> RunStatus:
     has_run = (run / "run.json").is_file()
     if not (parts / "run.json").is_file():
         if not has_run:
-            raise RunError(f"{target} is not a run, and {parts} holds no parts of one. Give the path of a run directory.")
+            raise RunError(
+                f"{target} is not a run, and {parts} holds no parts of one."
+                " Give the path of a run directory."
+            )
         names = [_name(sweep["config"]["protocol"], sweep) for sweep in read_record(run)["sweeps"]]
-        return RunStatus("finished", tuple(SweepStatus(name, None, 0, True, None, "") for name in names))
+        finished = SweepStatus(
+            name="", shards=None, done=0, finished=True, seconds_left=None, updated=""
+        )
+        return RunStatus("finished", tuple(replace(finished, name=name) for name in names))
     plan = read_json(parts / "run.json")["sweeps"]
-    done = {_name(s["config"]["protocol"], s) for s in read_record(run)["sweeps"]} if has_run else set()
+    done: set[str] = set()
+    if has_run:
+        done = {_name(one["config"]["protocol"], one) for one in read_record(run)["sweeps"]}
     jobs = running_jobs(parts)
-    logs = [_log(parts / f"log-{job.name}.jsonl") for job in jobs] or [_log(file) for file in sorted(parts.glob("log*.jsonl"))]
+    files = [parts / f"log-{job.name}.jsonl" for job in jobs] or sorted(parts.glob("log*.jsonl"))
+    logs = [_log(file) for file in files]
     sweeps = tuple(_part(parts / f"{i:03d}", i, one, logs, done) for i, one in enumerate(plan))
     last = max((log[-1] for log in logs if log), key=lambda line: line["time"], default=None)
     running = bool(jobs) or is_held(parts / LOCK)
@@ -119,25 +131,44 @@ def _name(protocol: str, sweep: Mapping[str, Any]) -> str:
 
 
 def _part(
-    folder: Path, number: int, sweep: Mapping[str, Any], logs: Sequence[Sequence[Mapping[str, Any]]], done: set[str]
+    folder: Path,
+    number: int,
+    sweep: Mapping[str, Any],
+    logs: Sequence[Sequence[Mapping[str, Any]]],
+    done: set[str],
 ) -> SweepStatus:
     name = _name(sweep["protocol"], sweep)
     plan = folder / "plan.json"
     shards = read_json(plan)["shards"] if plan.is_file() else None
     kept = len(shard_files(folder))
-    rate, updated = 0.0, ""
+    rate = 0.0
+    updated = ""
     for log in logs:  # one log per measuring process
-        if recent := [line for line in log if line["sweep"] == number and line["event"] == "shard"][-_RECENT:]:
-            rate += len(recent) / max(sum(line["seconds"] for line in recent), 1e-3)
+        shards_of_sweep = [
+            line for line in log if line["sweep"] == number and line["event"] == "shard"
+        ]
+        recent = shards_of_sweep[-_RECENT:]
+        if recent:
+            seconds = sum(line["seconds"] for line in recent)
+            rate += len(recent) / max(seconds, 1e-3)
             updated = max(updated, recent[-1]["time"])
     left = (shards - kept) / rate if shards is not None and rate else None
-    return SweepStatus(name, shards, kept, name in done and kept == shards, left, updated)
+    return SweepStatus(
+        name=name,
+        shards=shards,
+        done=kept,
+        finished=name in done and kept == shards,
+        seconds_left=left,
+        updated=updated,
+    )
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
     """Read the lines of a log; incomplete and damaged lines are skipped."""
     events: list[dict[str, Any]] = []
-    for line in file.read_text(encoding="utf8", errors="replace").splitlines() if file.is_file() else ():
+    for line in (
+        file.read_text(encoding="utf8", errors="replace").splitlines() if file.is_file() else ()
+    ):
         with suppress(ValidationError):
             events.append(_Event.model_validate_json(line).model_dump())
     return events
@@ -147,7 +178,9 @@ def ago(updated: str, now: datetime | None = None) -> str:
     """Return the time since an event, such as ``12 s ago``."""
     if not updated:
         return ""
-    seconds = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(updated)).total_seconds()
+    seconds = (
+        (now or datetime.now(timezone.utc)) - datetime.fromisoformat(updated)
+    ).total_seconds()
     seconds = max(seconds, 0)  # the clock was moved back
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

@@ -1,4 +1,6 @@
-"""Turn errors of the operating system at a run directory into one message: what failed, what is kept, what to do."""
+"""Turn errors of the operating system at a run directory into one message: what failed, what is
+kept, what to do.
+"""
 
 import errno
 import os
@@ -16,8 +18,11 @@ _MOUNTED = (errno.EBUSY, errno.EXDEV)
 
 
 @contextmanager
-def name_storage_errors(target: Path, what: "str | Path" = "", action: str = "written") -> Iterator[None]:
-    """Raise RunError for an OSError in a ``with`` block; the message names the path and the number of stored shards.
+def name_storage_errors(
+    target: Path, what: "str | Path" = "", action: str = "written"
+) -> Iterator[None]:
+    """Raise RunError for an OSError in a ``with`` block; the message names the path and the number
+    of stored shards.
 
     Args:
         target: Run directory.
@@ -33,21 +38,30 @@ def name_storage_errors(target: Path, what: "str | Path" = "", action: str = "wr
             has_run = (target / "run.json").is_file()
         except OSError as second:
             unread = f"What is stored in {target} and {parts} cannot be read ({second.strerror})."
-            raise RunError(f"{what or target} cannot be {action} ({why.strerror or why}). {unread}") from why
+            raise RunError(
+                f"{what or target} cannot be {action} ({why.strerror or why}). {unread}"
+            ) from why
         kept = [f"{shards} shard{'s' * (shards != 1)} in {parts}"] if shards else []
         kept += [f"the run in {target}"] if has_run else []
         stored = f"Kept: {', '.join(kept)}." if kept else "Nothing is stored there."
         cure = _cure(target, why, shards)
-        raise RunError(f"{what or target} cannot be {action} ({why.strerror or why}). {stored} {cure}") from why
+        raise RunError(
+            f"{what or target} cannot be {action} ({why.strerror or why}). {stored} {cure}"
+        ) from why
 
 
 def _cure(target: Path, why: OSError, shards: int) -> str:
     if why.errno in _FULL:
-        return "Make room, and continue with resume=True." if shards else "Make room, and start again."
+        return (
+            "Make room, and continue with resume=True." if shards else "Make room, and start again."
+        )
     if why.errno in _MOUNTED or os.path.ismount(target):
         return mount_cure(target)
     if why.errno == errno.ENAMETOOLONG:
-        return f"Give a shorter path: temporary names are up to 80 characters longer than {target.name[:40]!r}."
+        return (
+            "Give a shorter path: temporary names are up to 80 characters longer than"
+            f" {target.name[:40]!r}."
+        )
     if why.errno in _FORBIDDEN:
         return "Check the permissions, or choose another path."
     if why.errno == errno.ENOENT:
@@ -57,4 +71,7 @@ def _cure(target: Path, why: OSError, shards: int) -> str:
 
 def mount_cure(target: Path) -> str:
     """Return the fix for a run directory that is a mount point, which cannot be renamed."""
-    return f"It is a mount point, or on another file system than its folder: give a folder below it, such as {target / 'run'}."
+    return (
+        "It is a mount point, or on another file system than its folder: give a folder below it,"
+        f" such as {target / 'run'}."
+    )

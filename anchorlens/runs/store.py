@@ -14,7 +14,14 @@ from anchorlens.errors import RunError
 from anchorlens.missing_values import with_nulls
 from anchorlens.runs.checksums import check_file, write_sums
 from anchorlens.runs.files import flush_folder, flush_tree
-from anchorlens.runs.final_write import find_run, put_in_place, restore_aside, restore_run, temporary_folders, write_table
+from anchorlens.runs.final_write import (
+    find_run,
+    put_in_place,
+    restore_aside,
+    restore_run,
+    temporary_folders,
+    write_table,
+)
 from anchorlens.runs.locks import RunLock
 from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
 from anchorlens.runs.storage_errors import name_storage_errors
@@ -24,9 +31,14 @@ TABLES = ("examples", "samples", "curves")
 
 
 def write_run(
-    lock: RunLock, tables: Mapping[str, pd.DataFrame], sweeps: Sequence[Mapping[str, Any]], *, more: Callable[[Path], None],
-    pending: Sequence[str] = (), study: Sequence[Mapping[str, Any]] = (),
-) -> Path:  # fmt: skip
+    lock: RunLock,
+    tables: Mapping[str, pd.DataFrame],
+    sweeps: Sequence[Mapping[str, Any]],
+    *,
+    more: Callable[[Path], None],
+    pending: Sequence[str] = (),
+    study: Sequence[Mapping[str, Any]] = (),
+) -> Path:
     """Write a run directory as a whole or not at all, in place of the run that is there.
 
     Files of others in the existing directory are moved to the new one.
@@ -55,10 +67,15 @@ def write_run(
                 write_table(work / f"{name}.parquet", frame)
             more(work)
             record = {
-                "schema_version": SCHEMA_VERSION, "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                "pending": list(pending), "study": list(study), "sweeps": _with_limits(sweeps, lock),
-            }  # fmt: skip
-            (work / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
+                "schema_version": SCHEMA_VERSION,
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "pending": list(pending),
+                "study": list(study),
+                "sweeps": _with_limits(sweeps, lock),
+            }
+            (work / "run.json").write_text(
+                json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf8"
+            )
             write_sums(work)
             flush_tree(work)
             put_in_place(work, target, aside)
@@ -78,12 +95,18 @@ def _with_limits(sweeps: Sequence[Mapping[str, Any]], lock: RunLock) -> list[Map
         lacks.append("flush of folders")
     if not lacks:
         return list(sweeps)
-    return [{**sweep, "environment": {**sweep["environment"], "file_system_lacks": lacks}} for sweep in sweeps]
+    return [
+        {**sweep, "environment": {**sweep["environment"], "file_system_lacks": lacks}}
+        for sweep in sweeps
+    ]
 
 
 @contextmanager
 def open_for_reading(path: "str | os.PathLike[str]") -> Iterator[Path]:
-    """Return the folder of a run for the reads in a ``with`` block. Raise RunError if it was replaced in the meantime."""
+    """Return the folder of a run for the reads in a ``with`` block.
+
+    Raise RunError if it was replaced in the meantime.
+    """
     folder = find_run(path)
     before = _identity(folder)
     problem = f"{folder} was replaced by another process while it was read. Read it again."
@@ -98,7 +121,9 @@ def open_for_reading(path: "str | os.PathLike[str]") -> Iterator[Path]:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return device and number of a folder, which differ after it was replaced; None if it is missing."""
+    """Return device and number of a folder, which differ after it was replaced; None if it is
+    missing.
+    """
     try:
         stat = folder.stat()
     except OSError:
@@ -111,9 +136,14 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
     folder = find_run(path)
     file = folder / "run.json"
     if not folder.exists():
-        raise RunError(f"{folder} does not exist. Give the path of a run directory that a sweep has written.")
+        raise RunError(
+            f"{folder} does not exist. Give the path of a run directory that a sweep has written."
+        )
     if not file.is_file():
-        raise RunError(f"{folder} is not a run: it has no run.json. Write a run with result.save({str(folder)!r}).")
+        raise RunError(
+            f"{folder} is not a run: it has no run.json."
+            f" Write a run with result.save({str(folder)!r})."
+        )
     check_file(folder, file.name)
     try:
         with name_storage_errors(folder, file, "read"):
@@ -122,7 +152,10 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise RunError(f"{file} is damaged ({why}). Make the run again.") from why
     version = record.get("schema_version") if isinstance(record, dict) else SCHEMA_VERSION
     if version != SCHEMA_VERSION:
-        raise RunError(f"{folder} has schema version {version!r}, but only {SCHEMA_VERSION} can be read. Make the run again.")
+        raise RunError(
+            f"{folder} has schema version {version!r}, but only {SCHEMA_VERSION} can be read."
+            " Make the run again."
+        )
     check_form(file, record, RUN)
     missing = [f"{name}.parquet" for name in TABLES if not (folder / f"{name}.parquet").is_file()]
     if missing:
@@ -131,7 +164,9 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
 
 
 def study_of(path: Path) -> list[Any] | None:
-    """Return the identity of every sweep of a run's study; None if there is no run or no study in its record."""
+    """Return the identity of every sweep of a run's study; None if there is no run or no study in
+    its record.
+    """
     run = find_run(path)
     if not (run / "run.json").is_file():
         return None
@@ -149,6 +184,11 @@ def load_curves(path: "str | os.PathLike[str]") -> pd.DataFrame:
 
     Raises:
         RunError: If the run is missing or damaged, or the schema has another version.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> curves = al.load_curves("runs/swap")  # doctest: +SKIP
+        >>> curves.query("control == 'none'")[["anchor", "layer", "effect"]]  # doctest: +SKIP
     """
     with open_for_reading(path) as folder:
         read_record(folder)

@@ -1,4 +1,6 @@
-"""Schema of ``run.json``, and column types and values of the tables; every reader of a run directory uses them."""
+"""Schema of ``run.json``, and column types and values of the tables; every reader of a run
+directory uses them.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +12,15 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from anchorlens.constants import TRUTH_READOUTS
 from anchorlens.display import short_repr
@@ -19,17 +29,60 @@ from anchorlens.runs.checksums import check_file
 from anchorlens.runs.schema import TABLE_COLUMNS
 
 _AGAIN = "Make the run again."
-_INTEGERS = frozenset(("layer", "position", "head", "window", "seed", "n", "n_patched", "n_null_patched", "label", "test_split"))
+_INTEGERS = frozenset(
+    (
+        "layer",
+        "position",
+        "head",
+        "window",
+        "seed",
+        "n",
+        "n_clusters",
+        "draw",
+        "n_patched",
+        "n_null_patched",
+        "label",
+        "test_split",
+    )
+)
 _FLAGS = frozenset(("by_construction", "pre_answer_token_differs", "probe_above_chance"))
 _LISTS = {"token_ids": pa.int64(), "tokens": pa.string(), "donor_ids": pa.string()}
 _NUMBERS = frozenset(
     (
-        "value_before", "value_after", "effect", "logp_before", "logp_after", "logit_diff_before", "logit_diff_after", "value",
-        "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "auc", "auc_low", "auc_high", "noise_floor", "frac_null_incomplete",
-        "answer_text_auc", "qa_text_auc", "qa_text_auc_low", "popularity", "qa_text_score", "n_effective",
+        "value_before",
+        "value_after",
+        "effect",
+        "logp_before",
+        "logp_after",
+        "logit_diff_before",
+        "logit_diff_after",
+        "donor_logit_before",
+        "donor_logit_after",
+        "donor_p_before",
+        "donor_p_after",
+        "donor_is_top_before",
+        "donor_is_top_after",
+        "p",
+        "value",
+        "ci_low",
+        "ci_high",
+        "sim_low",
+        "sim_high",
+        "value_before",
+        "auc",
+        "auc_low",
+        "auc_high",
+        "noise_floor",
+        "frac_null_incomplete",
+        "answer_text_auc",
+        "qa_text_auc",
+        "qa_text_auc_low",
+        "popularity",
+        "qa_text_score",
+        "n_effective",
     )
-)  # fmt: skip
-ROLES = ("base", "donor", "corrupt", "train", "validation", "test", "dropped")
+)
+ROLES = ("base", "donor", "corrupt", "direction", "train", "validation", "test", "dropped")
 """Roles of the rows of ``examples.parquet``."""
 # Explicit types, because lists that are empty in every row would be written as null columns.
 LIST_TYPES = {name: pa.list_(kind) for name, kind in _LISTS.items()}
@@ -90,6 +143,7 @@ class _Checks(_Part):
     known: Count
     largest_difference: Size | None
     failed: list[str]
+    steps: Count = 0
 
 
 class _Counts(_Part):
@@ -122,7 +176,9 @@ TokenId = Annotated[int, Field(ge=0)]
 class _Answers(_Part):
     answer_ids: list[TokenId]
     wrong_ids: list[TokenId]
+    any_of: bool = False
     source_value: float | None = None
+    row: dict[str, Any] | None = None
 
 
 class _Sweep(_Part):
@@ -148,7 +204,9 @@ class _Sweep(_Part):
                 raise ValueError("probe is missing")
             if self.config.protocol != "swap" and self.probe.answer_text_auc is None:
                 raise ValueError("probe.answer_text_auc is missing")
-            if self.probe.test_auc is not None and list(self.probe.test_auc.layers) != [str(layer) for layer in self.config.layers]:
+            if self.probe.test_auc is not None and list(self.probe.test_auc.layers) != [
+                str(layer) for layer in self.config.layers
+            ]:
                 raise ValueError("probe.test_auc.layers are not those of config.layers")
         return self
 
@@ -198,23 +256,35 @@ class _Empty(_Part):
     why: str
 
 
-RUN, PARTS = _Run, _Parts
-NOTES: dict[str, type[BaseModel]] = {"plan.json": _Plan, "free_memory.json": _Memory, "empty.json": _Empty}
+RUN = _Run
+PARTS = _Parts
+NOTES: dict[str, type[BaseModel]] = {
+    "plan.json": _Plan,
+    "free_memory.json": _Memory,
+    "empty.json": _Empty,
+}
 """Form of the notes of a sweep, by file name; the others are only compared."""
 
 
 def check_form(file: Path, value: Any, form: type[BaseModel], cure: str = _AGAIN) -> None:
-    """Raise RunError, naming the first wrong entry, unless the value of a JSON file has this form."""
+    """Raise RunError, naming the first wrong entry, unless the value of a JSON file has
+    this form.
+    """
     try:
         form.model_validate(value)
     except ValidationError as why:
         first = why.errors()[0]
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        where = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        ).lstrip(".")
         raise RunError(f"{file} is damaged: {where or 'content'}: {first['msg']}. {cure}") from None
 
 
 def read_table(folder: Path, name: str) -> pd.DataFrame:
-    """Read a table of a run directory. Raise RunError if its bytes, columns or types differ from those that were written."""
+    """Read a table of a run directory.
+
+    Raise RunError if its bytes, columns or types differ from those that were written.
+    """
     file = folder / f"{name}.parquet"
     check_file(folder, file.name)
     try:
@@ -229,7 +299,8 @@ def read_table(folder: Path, name: str) -> pd.DataFrame:
         kind = schema.field(column).type
         if not _fits(column, kind):
             raise RunError(f"{file} is damaged: column {column} has the type {kind}. {_AGAIN}")
-        # pandas reads integers and flags with nulls as other types, if another program wrote the file.
+        # pandas reads integers and flags with nulls as other types, if another program wrote the
+        # file.
         if pa.types.is_integer(kind) and pd.api.types.is_float_dtype(table[column].dtype):
             table[column] = table[column].astype("Int64")
         if pa.types.is_boolean(kind) and table[column].dtype == object:
@@ -252,34 +323,56 @@ class TableRows:
     start: int = 0
 
     def check(self, column: str, is_wrong: "npt.ArrayLike", problem: str) -> None:
-        """Raise RunError at the first row where ``is_wrong``, naming file, row, column, value and the problem."""
+        """Raise RunError at the first row where ``is_wrong``, naming file, row, column, value and
+        the problem.
+        """
         wrong = np.asarray(is_wrong, dtype=bool)
         if wrong.any():
             row = int(wrong.argmax())
             value = short_repr(self.frame[column].tolist()[row])
-            raise RunError(f"{self.file} is damaged: row {self.start + row}: {column}={value}: {problem}. {_AGAIN}")
+            raise RunError(
+                f"{self.file} is damaged: row {self.start + row}:"
+                f" {column}={value}: {problem}. {_AGAIN}"
+            )
 
     def check_same(self, column: str, value: object) -> None:
-        """Raise RunError if a column holds another value than that of the record; None stands for null."""
+        """Raise RunError if a column holds another value than that of the record; None stands for
+        null.
+        """
         own = self.frame[column]
         same = own.isna() if value is None else (own == value).fillna(value=False)
         self.check(column, ~same.to_numpy(dtype=bool), f"run.json has {short_repr(value)}")
 
 
 def check_inputs(rows: TableRows) -> None:
-    """Raise RunError if a row of ``examples.parquet`` has a wrong role or label, is there twice, or has wrong tokens."""
+    """Raise RunError if a row of ``examples.parquet`` has a wrong role or label, is there twice, or
+    has wrong tokens.
+    """
     table = rows.frame
     rows.check("role", ~table["role"].isin(ROLES), f"must be one of {', '.join(ROLES)}")
     for column in ("example_id", "question_id"):
         rows.check(column, table[column].isna(), "must be a text")
-    rows.check("example_id", table.duplicated(["example_id", "role"]), "is there twice with this role")
+    rows.check(
+        "example_id", table.duplicated(["example_id", "role"]), "is there twice with this role"
+    )
     rows.check("label", table["label"].notna() & ~table["label"].isin((0, 1)), "must be 0 or 1")
     is_input = (table["role"] != "dropped").to_numpy(dtype=bool)
-    ids, tokens = table["token_ids"].tolist(), table["tokens"].tolist()
-    rows.check("token_ids", is_input & ~np.array([_are_ids(own) for own in ids], dtype=bool), "must be token ids, at least one")
-    sizes = np.array([[_length(one), _length(other)] for one, other in zip(ids, tokens, strict=True)]).reshape(-1, 2)
-    rows.check("tokens", is_input & (sizes[:, 0] != sizes[:, 1]), "must have as many tokens as token_ids")
-    rows.check("donor_ids", [_length(one) < 0 for one in table["donor_ids"].tolist()], "must be a list")
+    ids = table["token_ids"].tolist()
+    tokens = table["tokens"].tolist()
+    rows.check(
+        "token_ids",
+        is_input & ~np.array([_are_ids(own) for own in ids], dtype=bool),
+        "must be token ids, at least one",
+    )
+    sizes = np.array(
+        [[_length(one), _length(other)] for one, other in zip(ids, tokens, strict=True)]
+    ).reshape(-1, 2)
+    rows.check(
+        "tokens", is_input & (sizes[:, 0] != sizes[:, 1]), "must have as many tokens as token_ids"
+    )
+    rows.check(
+        "donor_ids", [_length(one) < 0 for one in table["donor_ids"].tolist()], "must be a list"
+    )
 
 
 def _length(value: Any) -> int:
@@ -303,4 +396,5 @@ def _fits(column: str, kind: pa.DataType) -> bool:
         return pa.types.is_integer(kind)
     if column in _NUMBERS:
         return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)  # also columns without a value
+    # Columns without a value are texts, too.
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

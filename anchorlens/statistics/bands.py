@@ -1,15 +1,18 @@
 """Confidence intervals of a curve: pointwise, and simultaneous over all layers (METHOD 6).
 
-A pointwise 95 % interval is valid for one layer chosen in advance. The simultaneous band covers the true curve at *every* layer in
-95 % of the cases, so it allows a selection among layers. It is a studentised sup-t band: each resample's deviation is divided by the
-standard error of that resample, and the two ends use separate quantiles of the largest and the smallest standardised deviation.
+A pointwise 95 % interval is valid for one layer chosen in advance. The simultaneous band covers the
+true curve at *every* layer in 95 % of the cases, so it allows a selection among layers. It is a
+studentised sup-t band: each resample's deviation is divided by the standard error of that resample,
+and the two ends use separate quantiles of the largest and the smallest standardised deviation.
 
-A layer at which few rows fall far often has none of them in the sample, and a standard error near 0. So each end of the band is
-computed with one more question, which lies as far on that side as the farthest question at any layer; resamples get it too. If no
-question of a layer is far on that side, the end also allows for the largest share of far questions that a sample may lack.
+A layer at which few rows fall far often has none of them in the sample, and a standard error near
+0. So each end of the band is computed with one more question, which lies as far on that side as the
+farthest question at any layer; resamples get it too. If no question of a layer is far on that side,
+the end also allows for the largest share of far questions that a sample may lack.
 
-If few questions carry the effect (:func:`is_concentrated`), a sample often holds none of those that carry it in the population, and
-no value of the sample shows how far they fall. The further question then lies at the end of the scale (Gaffke's bound).
+If few questions carry the effect (:func:`is_concentrated`), a sample often holds none of those that
+carry it in the population, and no value of the sample shows how far they fall. The further question
+then lies at the end of the scale (Gaffke's bound).
 """
 
 from collections.abc import Sequence
@@ -28,18 +31,20 @@ _FAR = 0.1
 """Share of the farthest question's distance, of all points, from which on a question is far."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Band:
     """Curve with pointwise and simultaneous bands.
 
     Attributes:
         value: Value of the curve, [point].
-        low: Lower end of the pointwise interval, [point]; NaN for fewer than two questions.
+        low: Lower end of the pointwise interval, [point]; NaN for fewer than two clusters.
         high: Upper end of the pointwise interval, [point].
         sim_low: Lower end of the simultaneous band, [point]; never above ``low``.
         sim_high: Upper end of the simultaneous band, [point]; never below ``high``.
         n: Number of questions at each point, [point].
-        n_effective: Effective number of questions that carry the effect, of all points together, [point]; NaN if it is not a mean.
+        n_clusters: Number of clusters at each point, which are drawn, [point].
+        n_effective: Effective number of clusters that carry the effect, of all points together,
+            [point]; NaN if it is not a mean.
     """
 
     value: Array
@@ -48,34 +53,42 @@ class Band:
     sim_low: Array
     sim_high: Array
     n: Counts
+    n_clusters: Counts
     n_effective: Array
 
     def parts(self, sizes: Sequence[int]) -> "list[Band]":
-        """Split a band of several curves into one per curve; ``sizes``: points of each curve."""
+        """Split a band of several curves into one per curve, each with its number of points."""
         ends = np.cumsum(sizes)[:-1]
-        columns = (self.value, self.low, self.high, self.sim_low, self.sim_high, self.n, self.n_effective)
-        return [Band(*parts) for parts in zip(*(np.split(column, ends) for column in columns), strict=True)]
+        pieces = {name: np.split(column, ends) for name, column in vars(self).items()}
+        n_parts = len(ends) + 1
+        return [Band(**{name: some[i] for name, some in pieces.items()}) for i in range(n_parts)]
 
 
-def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: float = np.inf) -> Band:
+def band(
+    estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: float = np.inf
+) -> Band:
     """Compute both bands of a mean, a rate or a difference.
 
-    Pointwise: the percentile interval, widened around the value by t/z * sqrt(n / (n - 1)) to correct the bootstrap's small-sample
-    bias. Simultaneous: the union of the studentised sup-t band with the pointwise interval.
+    Pointwise: the percentile interval, widened around the value by t/z * sqrt(n / (n - 1)) to
+    correct the bootstrap's small-sample bias. Simultaneous: the union of the studentised sup-t band
+    with the pointwise interval.
 
     Args:
         estimate: Values with standard errors, of the sample and of each resample.
         level: Coverage, in (0, 1).
-        rate: Whether values are rates in percentage points, or differences of two. Points that are equal in all resamples (no row
-            flips) then get the exact binomial bound for n questions without an event.
-        limit: Largest absolute value of the quantity for a question; both bands are clipped there. If few questions carry the
-            effect, the simultaneous band allows for one more question at either limit.
+        rate: Whether values are rates in percentage points, or differences of two. Points that are
+            equal in all resamples (no row flips) then get the exact binomial bound for n questions
+            without an event.
+        limit: Largest absolute value of the quantity for a question; both bands are clipped there.
+            If few questions carry the effect, the simultaneous band allows for one more question at
+            either limit.
 
     Returns:
         Both bands; NaN at points with fewer than two questions.
 
     Source:
-        Efron & Tibshirani 1993 (percentile interval, bootstrap-t); Montiel Olea & Plagborg-Møller 2019 (sup-t bands); Gaffke 2005.
+        Efron & Tibshirani 1993 (percentile interval, bootstrap-t); Montiel Olea & Plagborg-Møller
+        2019 (sup-t bands); Gaffke 2005.
     """
     usable = _usable(estimate)
     ends = np.full((4, len(usable)), np.nan)
@@ -86,23 +99,34 @@ def band(estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: 
         if estimate.effects.size:
             below = np.fmax(below, _width_of_unseen(-inside.far[0], inside.n, level))
             above = np.fmax(above, _width_of_unseen(inside.far[1], inside.n, level))
-        sim_low, sim_high = inside.value - below, inside.value + above
+        sim_low = inside.value - below
+        sim_high = inside.value + above
         constant = _constant(inside)
         if rate and constant.any():
             bound = 100 * _unseen((1 - level) / len(constant), inside.n[constant])
-            sim_low[constant], sim_high[constant] = inside.value[constant] - bound, inside.value[constant] + bound
+            sim_low[constant] = inside.value[constant] - bound
+            sim_high[constant] = inside.value[constant] + bound
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
     low, high, sim_low, sim_high = ends
     n_effective = np.full(len(usable), effective_questions(estimate.effects[:, usable]))
-    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n, n_effective)
+    return Band(
+        value=np.asarray(estimate.value, dtype=np.float64),
+        low=low,
+        high=high,
+        sim_low=sim_low,
+        sim_high=sim_high,
+        n=estimate.n_questions,
+        n_clusters=estimate.n,
+        n_effective=n_effective,
+    )
 
 
 def effective_questions(effects: Array) -> float:
     """Compute the effective number of questions that carry an effect, (sum of m)^2 / sum of m^2.
 
-    m is the largest absolute effect of a question at any point. The number is that of questions if all have the same m, and 1 if one
-    question has the whole effect.
+    m is the largest absolute effect of a question at any point. The number is that of questions if
+    all have the same m, and 1 if one question has the whole effect.
 
     Args:
         effects: Effect of each question, [question point]; NaN where it has none.
@@ -119,40 +143,53 @@ def effective_questions(effects: Array) -> float:
 
 
 def is_concentrated(n_effective: npt.ArrayLike, n: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return True where the effective number of questions is below 20, and below half of the ``n`` questions; NaN: False.
+    """Return True where few questions carry an effect.
 
-    Measured with a lower limit, a fifth of the questions or 15: bands of real questions that the model does not know cover 86 % at
-    40 questions or 92 % at 100 (goals: 90 % and 93 %).
+    That is an effective number of questions below 20, and below half of ``n``. NaN gives False.
+
+    Measured with a lower limit, a fifth of the questions or 15: bands of real questions that the
+    model does not know cover 86 % at 40 questions or 92 % at 100 (goals: 90 % and 93 %).
     """
-    return np.asarray(np.asarray(n_effective) < np.minimum(MIN_QUESTIONS_FOR_LAYERS, np.asarray(n) / 2))
+    return np.asarray(
+        np.asarray(n_effective) < np.minimum(MIN_QUESTIONS_FOR_LAYERS, np.asarray(n) / 2)
+    )
 
 
 def p_values(estimate: Estimate, *, rate: bool = False) -> Array:
-    """Compute two-sided p-values for the value 0, by inversion of the pointwise interval of :func:`band`."""
+    """Compute two-sided p-values for the value 0, by inversion of the pointwise interval of
+    :func:`band`.
+    """
     usable = _usable(estimate)
-    inside, p = estimate.at(usable), np.full(len(usable), np.nan)
+    inside = estimate.at(usable)
+    p = np.full(len(usable), np.nan)
     ordered = np.sort(inside.draws, axis=0)
-    least, most = np.zeros(usable.sum()), np.ones(usable.sum())
+    least = np.zeros(usable.sum())
+    most = np.ones(usable.sum())
     for _ in range(40):
         middle = (least + most) / 2
         low, high = _pointwise(inside, middle, rate, ordered)
         excluded = (low > 0) | (high < 0)
-        least, most = np.where(excluded, least, middle), np.where(excluded, middle, most)
+        least = np.where(excluded, least, middle)
+        most = np.where(excluded, middle, most)
     p[usable] = most
     return p
 
 
 def holm(p: npt.ArrayLike) -> Array:
-    """Adjust p-values of several claims by Holm's method; a claim whose value is at most 0.05 stands at a joint level of 5 %.
+    """Adjust the p-values of several claims by Holm's method.
+
+    The claims with a value of at most 0.05 stand at a joint level of 5 %.
 
     Args:
-        p: P-values, one per claim; for a study, those of all contrasts of all sweeps. NaN (not measured) is kept and not counted.
+        p: P-values, one per claim; for a study, those of all contrasts of all sweeps. NaN (not
+            measured) is kept and not counted.
 
     Source:
         Holm 1979, A simple sequentially rejective multiple test procedure.
     """
     p = np.asarray(p, dtype=np.float64)
-    adjusted, known = np.full(p.shape, np.nan), np.flatnonzero(~np.isnan(p))
+    adjusted = np.full(p.shape, np.nan)
+    known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
     factors = np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
@@ -160,7 +197,13 @@ def holm(p: npt.ArrayLike) -> Array:
 
 
 def bootstrap_mean(
-    values: Array, question_ids: npt.ArrayLike, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0, limit: float = np.inf
+    values: Array,
+    question_ids: npt.ArrayLike,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    limit: float = np.inf,
 ) -> Band:
     """Compute the mean over rows at every point with both bands; whole questions are resampled.
 
@@ -177,40 +220,60 @@ def bootstrap_mean(
     """
     ids = np.asarray(question_ids)
     if values.ndim != 2 or len(ids) != values.shape[0] or not len(ids):
-        raise ShapeError(f"values: shape {values.shape} with {len(ids)} question ids. Give [row point] and one question id per row.")
+        raise ShapeError(
+            f"values: shape {values.shape} with {len(ids)} question ids."
+            " Give [row point] and one question id per row."
+        )
     draws = Resamples.of(ids, n_resamples=n_resamples, seed=seed)
     return band(draws.means(values, ~np.isnan(values)), level=level, limit=limit)
 
 
 def auc_band(estimate: Estimate, *, level: float = 0.95, cross_fitted: bool = False) -> Band:
-    """Compute both bands of an area under the ROC curve on the logit scale, because percentile intervals near 1 are too short.
+    """Compute both bands of an area under the ROC curve on the logit scale, because percentile
+    intervals near 1 are too short.
 
-    AUCs are shrunk by half a question on either side, so that 1 has a finite logit. The standard error is at least that of half the
-    questions' independent comparisons (a probe without errors has the same AUC in all resamples).
+    AUCs are shrunk by half a question on either side, so that 1 has a finite logit. The standard
+    error is at least that of half the questions' independent comparisons (a probe without errors
+    has the same AUC in all resamples).
 
     Args:
         estimate: AUC with standard errors, of the sample and of each resample.
         level: Coverage, in (0, 1).
-        cross_fitted: Whether the probe that scores a question was trained on the others, and theirs on it. Each pair of questions
-            then counts twice, so the variance is up to twice that of a fixed probe; differences of AUCs are not affected.
+        cross_fitted: Whether the probe that scores a question was trained on the others, and theirs
+            on it. Each pair of questions then counts twice, so the variance is up to twice that of
+            a fixed probe; differences of AUCs are not affected.
     """
     usable = _usable(estimate)
     low, high, sim_low, sim_high = (np.full(len(usable), np.nan) for _ in range(4))
     if usable.any():
-        inside, factor = estimate.at(usable), np.sqrt(2) if cross_fitted else 1.0
+        inside = estimate.at(usable)
+        factor = np.sqrt(2) if cross_fitted else 1.0
         size = inside.n
         on_scale, least = _logit(inside)
         spread = np.fmax(np.nanstd(on_scale.draws, axis=0), least)
         point = stdtrit(size - 1, 0.5 + level / 2) * np.sqrt(size / (size - 1)) * spread
         below, above = _sup_t(on_scale.draws - on_scale.value, on_scale, level)
         widths = ((point, point), (np.fmax(below, point), np.fmax(above, point)))
-        for (down, up), (bottom, top) in zip(widths, ((low, high), (sim_low, sim_high)), strict=True):
-            down, up = _expit(on_scale.value - factor * down), _expit(on_scale.value + factor * up)
-            # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of 0.95 above it in 9 % of curves.
+        for (down, up), (bottom, top) in zip(
+            widths, ((low, high), (sim_low, sim_high)), strict=True
+        ):
+            down = _expit(on_scale.value - factor * down)
+            up = _expit(on_scale.value + factor * up)
+            # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of
+            # 0.95 above it in 9 % of curves.
             bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
             top[usable] = np.where(inside.value > 0.5, _stretch(up, size), up)
     unknown = np.full(len(usable), np.nan)
-    return Band(np.asarray(estimate.value, dtype=np.float64), low, high, sim_low, sim_high, estimate.n, unknown)
+    return Band(
+        value=np.asarray(estimate.value, dtype=np.float64),
+        low=low,
+        high=high,
+        sim_low=sim_low,
+        sim_high=sim_high,
+        n=estimate.n_questions,
+        n_clusters=estimate.n,
+        n_effective=unknown,
+    )
 
 
 def _usable(estimate: Estimate) -> npt.NDArray[np.bool_]:
@@ -222,16 +285,27 @@ def _constant(estimate: Estimate) -> npt.NDArray[np.bool_]:
     return np.nanmax(estimate.draws, axis=0) - np.nanmin(estimate.draws, axis=0) < _EQUAL
 
 
-def _pointwise(estimate: Estimate, alpha: Array, rate: bool, ordered: Array | None = None) -> tuple[Array, Array]:
-    """Return the pointwise interval of level 1 - ``alpha`` [point]; ``ordered``: sorted draws, if known."""
+def _pointwise(
+    estimate: Estimate, alpha: Array, rate: bool, ordered: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the pointwise interval of level 1 - ``alpha``, [point].
+
+    ``ordered`` holds the sorted draws, if the caller has them.
+    """
     ordered = np.sort(estimate.draws, axis=0) if ordered is None else ordered
-    value, n, last = estimate.value, estimate.n, (~np.isnan(ordered)).sum(0) - 1
+    value = estimate.value
+    n = estimate.n
+    last = (~np.isnan(ordered)).sum(0) - 1
     wider = stdtrit(n - 1, alpha / 2) / ndtri(alpha / 2) * np.sqrt(n / (n - 1))
-    low, high = (value + wider * (_at_rank(ordered, rank * last) - value) for rank in (alpha / 2, 1 - alpha / 2))
+    low, high = (
+        value + wider * (_at_rank(ordered, rank * last) - value)
+        for rank in (alpha / 2, 1 - alpha / 2)
+    )
     constant = _constant(estimate)
     if rate and constant.any():
         bound = 100 * _unseen(alpha[constant], n[constant])
-        low[constant], high[constant] = value[constant] - bound, value[constant] + bound
+        low[constant] = value[constant] - bound
+        high[constant] = value[constant] + bound
     return low, high
 
 
@@ -239,17 +313,21 @@ def _at_rank(ordered: Array, rank: Array) -> Array:
     """Return the value at a fractional rank of each column, interpolated linearly."""
     whole = np.floor(rank).astype(np.intp)
     columns = np.arange(ordered.shape[1])
-    first, second = ordered[whole, columns], ordered[np.minimum(whole + 1, np.ceil(rank).astype(np.intp)), columns]
+    first = ordered[whole, columns]
+    second = ordered[np.minimum(whole + 1, np.ceil(rank).astype(np.intp)), columns]
     return first + (rank - whole) * (second - first)
 
 
 def _unseen(alpha: Array | float, n: Counts) -> Array:
-    """Return the largest share of all questions of which n may hold none: exact binomial bound without an event, two-sided."""
+    """Return the largest share of all questions of which n may hold none: exact binomial bound
+    without an event, two-sided.
+    """
     return 1 - (np.asarray(alpha) / 2) ** (1 / n)
 
 
 def _width_of_unseen(far: Array, n: Counts, level: float) -> Array:
-    """Return the width that unseen far questions take on one side at points without a far question, elsewhere 0, [point].
+    """Return the width that unseen far questions take on one side at points without a far question,
+    elsewhere 0, [point].
 
     Args:
         far: Distance of the farthest question on that side from the value, [point].
@@ -261,19 +339,25 @@ def _width_of_unseen(far: Array, n: Counts, level: float) -> Array:
     return np.where(lacking, _unseen((1 - level) / len(far), n) * farthest, 0.0)
 
 
-def _sup_t(deviations: Array, estimate: Estimate, level: float, limit: float = np.inf) -> tuple[Array, Array]:
+def _sup_t(
+    deviations: Array, estimate: Estimate, level: float, limit: float = np.inf
+) -> tuple[Array, Array]:
     """Return the widths of the simultaneous band below and above the value, [point].
 
     Args:
-        deviations: Value of each resample minus that of the sample, [resample point]; NaN for a group that is empty in a resample.
-        estimate: Standard errors, number of questions and farthest questions; on the scale of ``deviations``.
+        deviations: Value of each resample minus that of the sample, [resample point]; NaN for a
+            group that is empty in a resample.
+        estimate: Standard errors, number of questions and farthest questions; on the scale of
+            ``deviations``.
         level: Coverage, in (0, 1).
         limit: Largest absolute value of a question; infinite if unknown.
     """
     moving = estimate.error > _EQUAL  # points at which all questions are equal have no deviation
-    below, above = np.zeros(len(moving)), np.zeros(len(moving))
+    below = np.zeros(len(moving))
+    above = np.zeros(len(moving))
     if moving.any():
-        part, shifts = estimate.at(moving), deviations[:, moving]
+        part = estimate.at(moving)
+        shifts = deviations[:, moving]
         few = is_concentrated(effective_questions(estimate.effects), part.n) & np.isfinite(limit)
         lowest = np.where(few, -limit - part.value, np.nanmin(part.far))
         highest = np.where(few, limit - part.value, np.nanmax(part.far))
@@ -283,21 +367,32 @@ def _sup_t(deviations: Array, estimate: Estimate, level: float, limit: float = n
 
 
 def _width_below(deviations: Array, estimate: Estimate, far: Array, level: float) -> Array:
-    """Return the width below the value, [point]; ``far``: distance of one more question from the value, negative, [point]."""
+    """Return the width of the interval below the value, [point].
+
+    ``far`` is the distance of one more question from the value, which is negative, [point].
+    """
     n = estimate.n
     error = _with_one_more(estimate.error, n, far)
     with np.errstate(divide="ignore"):
-        standardised = n / (n + 1) * deviations / _with_one_more(estimate.errors, n, far - deviations)
-    return np.nanquantile(np.fmax.reduce(standardised, axis=1), 0.5 + level / 2) * error - far / (n + 1)
+        standardised = (
+            n / (n + 1) * deviations / _with_one_more(estimate.errors, n, far - deviations)
+        )
+    return np.nanquantile(np.fmax.reduce(standardised, axis=1), 0.5 + level / 2) * error - far / (
+        n + 1
+    )
 
 
 def _with_one_more(errors: Array, n: Counts, distance: Array | float) -> Array:
-    """Return standard errors of n questions with one more question at a distance from their mean, [... point]."""
+    """Return standard errors of n questions with one more question at a distance from their mean,
+    [... point].
+    """
     return np.sqrt((n * (n - 1) * errors**2 + distance**2 * n / (n + 1)) / (n * (n + 1)))
 
 
 def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
-    """Return an AUC on the logit scale, shrunk by half a question, and the least standard error there."""
+    """Return an AUC on the logit scale, shrunk by half a question, and the least standard error
+    there.
+    """
     n = estimate.n
 
     def to_logit(auc: Array, error: Array) -> tuple[Array, Array, Array, Array]:
@@ -308,7 +403,16 @@ def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
 
     value, error, least, slope = to_logit(estimate.value, estimate.error)
     draws, errors, _, _ = to_logit(estimate.draws, estimate.errors)
-    return Estimate(value, error, draws, errors, n, estimate.far * slope, estimate.effects), least
+    return Estimate(
+        value=value,
+        error=error,
+        draws=draws,
+        errors=errors,
+        n=n,
+        n_questions=estimate.n_questions,
+        far=estimate.far * slope,
+        effects=estimate.effects,
+    ), least
 
 
 def _stretch(auc: Array, n: Counts) -> Array:

@@ -11,19 +11,24 @@ Flags = npt.NDArray[np.bool_]
 
 
 def support(p: Array, before: Array, event: Array, kind: str) -> Array:
-    """Return π, the probability that ΔP of a truth readout compares before and after a change: P or 1 - P.
+    """Return π, the probability that ΔP of a truth readout compares before and after a change: P or
+    1 - P.
 
     Args:
         p: P before or after the change, [... row].
         before: P before the change, same shape as ``p``.
         event: 1 where the event of P occurs (for a probe: the answer is false), [row].
-        kind: ``confidence``: probability of the prediction before the change; ``signed``: P; ``true_label``: that of the true label.
+        kind: ``confidence``: probability of the prediction before the change; ``signed``: P;
+            ``true_label``: that of the true label.
 
     Raises:
         InputError: If ``kind`` is unknown.
     """
     if kind not in DELTA_KINDS:
-        raise InputError(f"delta_kind={kind!r}: unknown. {did_you_mean(kind, DELTA_KINDS)}", argument="delta_kind")
+        raise InputError(
+            f"delta_kind={kind!r}: unknown. {did_you_mean(kind, DELTA_KINDS)}",
+            argument="delta_kind",
+        )
     if kind == "signed":
         return p
     positive = before >= 0.5 if kind == "confidence" else np.broadcast_to(event == 1, p.shape)
@@ -31,7 +36,8 @@ def support(p: Array, before: Array, event: Array, kind: str) -> Array:
 
 
 def delta_p(before: Array, after: Array, event: Array, kind: str) -> Array:
-    """Compute ΔP = 100 * (π(after) - π(before)), in percentage points; arguments as in :func:`support`.
+    """Compute ΔP = 100 * (π(after) - π(before)), in percentage points; arguments as in
+    :func:`support`.
 
     With ``confidence``, ΔP is in [-100, 0) if the prediction flips, else in [-50, 50].
     """

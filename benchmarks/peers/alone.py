@@ -11,10 +11,10 @@ from protocol import Job, Sweep
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
+from anchorlens.measure.patch_plan import SwapSweepPlan, plan_swaps
+from anchorlens.measure.patched_pairs import Placement, build_batch
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
-from anchorlens.protocols.pair_sweep.batching import SwapSweepPlan, plan_swaps
-from anchorlens.protocols.pair_sweep.donor_pairs import Placement, build_batch
 from anchorlens.protocols.swap.pairing import QAPair
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
@@ -30,7 +30,17 @@ def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPla
     pairs = [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
     engine, reader = choose_engine(adapter, name, pairs[0].target.ids), _reader(pairs, job)
     layers = tuple(job["layers"])
-    return engine, plan_swaps(engine, pairs, reader, layers, site="resid_pre", window=1, batch_size=None, max_memory=None, checks=0)
+    return engine, plan_swaps(
+        engine,
+        pairs,
+        reader,
+        layers,
+        site="resid_pre",
+        window=1,
+        batch_size=None,
+        max_memory=None,
+        checks=0,
+    )
 
 
 def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
@@ -57,7 +67,10 @@ def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
     return Sweep(
         before,
         {
-            place: [[after[i, place, k] for i, row in rows if place in row["target"]] for k in job["layers"]]
+            place: [
+                [after[i, place, k] for i, row in rows if place in row["target"]]
+                for k in job["layers"]
+            ]
             for place in job["places"]
         },
     )
@@ -74,14 +87,24 @@ def _pair(row: dict[str, Any], places: Sequence[str], name: str) -> QAPair:
     made: list[Placement] = []
     for place in places:
         anchor, _, control = place.partition(":")
-        if not control or has_null:  # all rows of a batch need the same placements; some have no positions
+        if (
+            not control or has_null
+        ):  # all rows of a batch need the same placements; some have no positions
             where = (tuple(row[side].get(place, ())) for side in ("target", "source"))
             made.append(Placement(anchor, control or "none", *where))
     return QAPair(base, base, donor, donor, name, tuple(made))
 
 
 def _token_row(name: str, ids: Sequence[int]) -> TokenRow:
-    example = Example(name, name, "job", "", ("",), Span(0, 0), Span(0, 0))
+    example = Example(
+        example_id=name,
+        question_id=name,
+        dataset="job",
+        question="",
+        answers=("",),
+        subject=Span(0, 0),
+        property=Span(0, 0),
+    )
     return TokenRow(
         id=name,
         group=name,

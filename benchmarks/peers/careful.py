@@ -1,7 +1,8 @@
 """Activation patching in TransformerLens, optimised by hand.
 
-The residual streams of bases and donors are cached once. For each layer they are changed, and the model runs from there
-(``start_at_layer``) to its last residual stream. Only the read position is unembedded.
+The residual streams of bases and donors are cached once. For each layer they are changed, and the
+model runs from there (``start_at_layer``) to its last residual stream. Only the read position is
+unembedded.
 """
 
 import torch
@@ -18,18 +19,23 @@ def careful(model: HookedTransformer, job: Job, *, together: bool) -> Sweep:
     Args:
         model: The model.
         job: Job as in :mod:`protocol`.
-        together: If True, all anchors and nulls of a layer are one batch; else they are separate batches.
+        together: If True, all anchors and nulls of a layer are one batch; else they are separate
+            batches.
     """
     rows, end = Rows.of(job, model.cfg.device), model.cfg.n_layers
     names = {layer: f"blocks.{layer}.hook_resid_pre" for layer in job["layers"]}
 
     def clean(ids: Tensor) -> tuple[Tensor, ActivationCache]:
-        last, streams = model.run_with_cache(ids, names_filter=list(names.values()), stop_at_layer=end, padding_side="right")
+        last, streams = model.run_with_cache(
+            ids, names_filter=list(names.values()), stop_at_layer=end, padding_side="right"
+        )
         assert isinstance(last, Tensor) and isinstance(streams, ActivationCache)
         return last, streams
 
     def read(last: Tensor, part: Rows | Part) -> list[float]:
-        return probability(model.unembed(model.ln_final(last[part.row, part.read][:, None]))[:, 0], part.token)
+        return probability(
+            model.unembed(model.ln_final(last[part.row, part.read][:, None]))[:, 0], part.token
+        )
 
     _, donors = clean(rows.donor_ids)
     last, bases = clean(rows.ids)

@@ -7,7 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from peers.environments import ROOT, Environment, clean_environment, peer_environment, project_environment
+from peers.environments import (
+    ROOT,
+    Environment,
+    clean_environment,
+    peer_environment,
+    project_environment,
+)
 
 NAMES = {
     "sweep": "anchorlens swap_sweep",
@@ -32,7 +38,9 @@ class WorkerError(Exception):
 
 def environment_of(engine: str) -> Environment:
     """Return the environment of an engine."""
-    return peer_environment(engine) if engine in ("nnsight", "pyvene") else project_environment(engine)
+    return (
+        peer_environment(engine) if engine in ("nnsight", "pyvene") else project_environment(engine)
+    )
 
 
 class Worker:
@@ -54,12 +62,21 @@ class Worker:
         self.engine = engine
         self._log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - open as long as the process
         # Threads that spin while waiting would take cores from the worker that computes.
-        waiting = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+        waiting = {
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "0",
+            "TQDM_DISABLE": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
         own = dict(os.environ) if engine not in ("nnsight", "pyvene") else clean_environment()
         self._process = subprocess.Popen(
             [environment.python, str(_SCRIPT), engine, str(directory)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env={**own, **waiting},
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**own, **waiting},
+        )
         self.versions: dict[str, str] = self._answer()["versions"]
 
     def measure(self, job: Path) -> dict[str, Any]:
@@ -95,4 +112,8 @@ class Worker:
         self._process.wait()
         self._log.seek(0)
         words = [text.strip() for text in self._log.read().splitlines() if text.strip()]
-        raise WorkerError((words[-1] if words else f"exit code {self._process.returncode}").replace(str(ROOT), "."))
+        raise WorkerError(
+            (words[-1] if words else f"exit code {self._process.returncode}").replace(
+                str(ROOT), "."
+            )
+        )

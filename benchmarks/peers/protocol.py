@@ -1,19 +1,23 @@
-"""Protocol of driver and worker process: one JSON line per job, and one JSON line with its results and cost.
+"""Protocol of driver and worker process: one JSON line per job, and one JSON line with its results
+and cost.
 
 A job file has the cells, and the arguments with which ``swap_sweep`` measures the same cells:
 
     {"layers": [0, 1, ...], "places": ["exact_question", "exact_question:null", ...],
      "rows": [{"ids": [...], "donor_ids": [...], "read": position, "token": id,
-               "target": {"exact_question": [...], ...}, "source": {"exact_question": [...], ...}, "example": ..., "donor": ...}],
+               "target": {"exact_question": [...], ...}, "source": {"exact_question": [...], ...},
+               "example": ..., "donor": ...}],
      "sweep": {"dataset": ..., "examples": [...], "arguments": {...}}}
 
-A place is an anchor, or its null (``exact_question:null``), which not every row has. For each place, row and layer, ``resid_pre``
-at the ``target`` positions of ``ids`` is replaced by that at the ``source`` positions of ``donor_ids``, from a clean run. P of
-``token`` is read at position ``read``. Rows are ragged.
+A place is an anchor, or its null (``exact_question:null``), which not every row has. For each
+place, row and layer, ``resid_pre`` at the ``target`` positions of ``ids`` is replaced by that at
+the ``source`` positions of ``donor_ids``, from a clean run. P of ``token`` is read at position
+``read``. Rows are ragged.
 
-The answer has ``seconds`` (wall clock), ``cpu_seconds`` of all threads, ``p_before`` [row], ``p`` {place: [layer][row that has it]}
-and ``peak_mib``. The time includes everything after loading model and questions, also clean runs of bases and donors. This file has
-no heavy imports, because it runs in the environment of every peer.
+The answer has ``seconds`` (wall clock), ``cpu_seconds`` of all threads, ``p_before`` [row], ``p``
+{place: [layer][row that has it]} and ``peak_mib``. The time includes everything after loading model
+and questions, also clean runs of bases and donors. This file has no heavy imports, because it runs
+in the environment of every peer.
 """
 
 import contextlib
@@ -65,10 +69,15 @@ class Engine(Protocol):
 
 
 def serve(engine: Engine, directory: Path, answers: TextIO) -> None:
-    """Write a line with the libraries' versions once the model is loaded, then answer jobs from stdin until it ends."""
+    """Write a line with the libraries' versions once the model is loaded, then answer jobs from
+    stdin until it ends.
+    """
     imported = _anonymous_kib()
     model = engine.load(directory)
-    _say(answers, {"ready": True, "versions": {name: metadata.version(name) for name in engine.LIBRARIES}})
+    _say(
+        answers,
+        {"ready": True, "versions": {name: metadata.version(name) for name in engine.LIBRARIES}},
+    )
     warmed: set[str] = set()
     for line in sys.stdin:
         name = json.loads(line)["job"]
@@ -86,13 +95,19 @@ def _measure(sweep: Callable[[], Sweep], imported: int | None) -> dict[str, obje
         out = sweep()
         cpu_seconds, seconds = time.process_time() - cpu, time.perf_counter() - started
     return {
-        "seconds": seconds, "cpu_seconds": cpu_seconds, "p_before": out.p_before, "p": out.p, "peak_mib": memory.peak_mib,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "p_before": out.p_before,
+        "p": out.p,
+        "peak_mib": memory.peak_mib,
         "with_model_mib": memory.highest_above(imported),
-    }  # fmt: skip
+    }
 
 
 def private_stdout() -> TextIO:
-    """Return the real stdout for answers; output of libraries, from Python or C, is redirected to stderr."""
+    """Return the real stdout for answers; output of libraries, from Python or C, is redirected to
+    stderr.
+    """
     kept = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return kept
@@ -104,7 +119,9 @@ def _say(answers: TextIO, line: dict[str, object]) -> None:
 
 
 def _hand_back_memory() -> None:
-    """Return freed memory to the system, because memory that the allocator keeps would hide the use of the next sweep."""
+    """Return freed memory to the system, because memory that the allocator keeps would hide the use
+    of the next sweep.
+    """
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -113,7 +130,8 @@ def _hand_back_memory() -> None:
 class PeakMemory:
     """Highest resident anonymous memory inside the block, above its value at the start.
 
-    Weights that are mapped from a file do not count: all processes share them, and the system may release them.
+    Weights that are mapped from a file do not count: all processes share them, and the system may
+    release them.
 
     Attributes:
         peak_mib: Peak in MiB; None if the system does not report it.

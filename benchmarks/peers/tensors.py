@@ -13,8 +13,8 @@ from torch import Tensor
 class Rows:
     """Right-padded rows of a job.
 
-    There is no mask, because padding on the right does not affect a row of a causal model. Without a mask every library uses its
-    fastest attention.
+    There is no mask, because padding on the right does not affect a row of a causal model. Without
+    a mask every library uses its fastest attention.
 
     Attributes:
         ids: Token ids of bases, [row pos].
@@ -45,7 +45,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a job that have some places, one copy per place, and the slots (positions) that are changed in them.
+    """The rows of a job that have some places, one copy per place, and the slots (positions) that
+    are changed in them.
 
     Attributes:
         sizes: Number of rows of each place.
@@ -74,18 +75,26 @@ class Part:
     @classmethod
     def of(cls, job: Job, places: Sequence[str], rows: Rows) -> "Part":
         """Select rows and slots of some places."""
-        found = [[i for i, row in enumerate(job["rows"]) if place in row["target"]] for place in places]
-        one_by_one = [(i, place) for place, numbers in zip(places, found, strict=True) for i in numbers]
+        found = [
+            [i for i, row in enumerate(job["rows"]) if place in row["target"]] for place in places
+        ]
+        one_by_one = [
+            (i, place) for place, numbers in zip(places, found, strict=True) for i in numbers
+        ]
         slots = [
             (at, i, target, source)
             for at, (i, place) in enumerate(one_by_one)
-            for target, source in zip(job["rows"][i]["target"][place], job["rows"][i]["source"][place], strict=True)
+            for target, source in zip(
+                job["rows"][i]["target"][place], job["rows"][i]["source"][place], strict=True
+            )
         ]
         there = torch.tensor([i for i, _ in one_by_one], device=rows.ids.device)
         own = torch.arange(len(there), device=rows.ids.device)
         columns = torch.tensor(slots, device=rows.ids.device).T
         sizes = tuple(len(numbers) for numbers in found)
-        return cls(sizes, there, rows.ids[there], own, rows.read[there], rows.token[there], *columns)
+        return cls(
+            sizes, there, rows.ids[there], own, rows.read[there], rows.token[there], *columns
+        )
 
     def by_place(self, values: Sequence[float]) -> list[list[float]]:
         """Split the values of all rows by place."""

@@ -1,4 +1,5 @@
-"""Hugging Face with hooks: a forward pre-hook on one decoder layer, all rows in one batch, one pass for each cell.
+"""Hugging Face with hooks: a forward pre-hook on one decoder layer, all rows in one batch, one pass
+for each cell.
 
 Only the read positions go through the unembedding.
 """

@@ -1,8 +1,9 @@
-"""nnsight: one trace reads the donors; then one trace per layer, with one invoke per anchor or null.
+"""nnsight: one trace reads the donors; then one trace per layer, with one invoke per anchor or
+null.
 
-This follows its documentation for a grid of patches. The clean run is stored once, and the cells of a layer share one forward pass
-as invokes. A last invoke covers the whole batch, reads the required positions and stops the run before the model unembeds all
-positions.
+This follows its documentation for a grid of patches. The clean run is stored once, and the cells of
+a layer share one forward pass as invokes. A last invoke covers the whole batch, reads the required
+positions and stops the run before the model unembeds all positions.
 """
 
 from pathlib import Path
@@ -18,7 +19,9 @@ LIBRARIES = ("torch", "nnsight", "transformers")
 
 
 def load(directory: Path) -> Any:
-    return TransformersModel(str(directory), task="text-generation", dispatch=True, dtype=torch.float32)
+    return TransformersModel(
+        str(directory), task="text-generation", dispatch=True, dtype=torch.float32
+    )
 
 
 @torch.inference_mode()
@@ -43,7 +46,9 @@ def run(model: Any, job: Job) -> Sweep:
         with model.trace(use_cache=False) as tracer:
             for part in parts:
                 with tracer.invoke(part.ids):
-                    blocks[layer].input[part.slot_row, part.target] = stream[part.donor_row, part.source]
+                    blocks[layer].input[part.slot_row, part.target] = stream[
+                        part.donor_row, part.source
+                    ]
             with tracer.invoke():
                 logits = nnsight.save(head(norm.output[whole.row, whole.read]))
                 tracer.stop()

@@ -1,7 +1,9 @@
-"""pyvene: one pass over all layers collects the donors; then one intervenable model, one layer and one pass for each cell.
+"""pyvene: one pass over all layers collects the donors; then one intervenable model, one layer and
+one pass for each cell.
 
-pyvene can also run the sources again with every cell; passing the collected activations (``source_representations``) saves half of
-all passes. It wraps the model without the unembedding, so that only the read positions are unembedded.
+pyvene can also run the sources again with every cell; passing the collected activations
+(``source_representations``) saves half of all passes. It wraps the model without the unembedding,
+so that only the read positions are unembedded.
 """
 
 from pathlib import Path
@@ -20,7 +22,9 @@ def load(directory: Path) -> Any:
 
 
 def _slots(job: Job, side: str, place: str) -> list[list[int]]:
-    """Return positions, [row][slot]; pyvene needs equally many per row, so shorter rows repeat their last slot."""
+    """Return positions, [row][slot]; pyvene needs equally many per row, so shorter rows repeat
+    their last slot.
+    """
     found = [list(row[side][place]) for row in job["rows"] if place in row[side]]
     most = max(len(where) for where in found)
     return [where + where[-1:] * (most - len(where)) for where in found]
@@ -35,12 +39,18 @@ def run(model: Any, job: Job) -> Sweep:
         return probability(model.lm_head(states[part.row, part.read]), part.token)
 
     collector = pv.IntervenableModel(
-        [{"layer": layer, "component": "block_input", "intervention": pv.CollectIntervention()} for layer in layers], model=inner
+        [
+            {"layer": layer, "component": "block_input", "intervention": pv.CollectIntervention()}
+            for layer in layers
+        ],
+        model=inner,
     )
     everywhere = list(range(rows.donor_ids.shape[1]))
     places = [[everywhere] * len(rows.row)] * len(layers)
     (_, collected), _ = collector(
-        base={"input_ids": rows.donor_ids}, unit_locations={"sources->base": (None, places)}, use_cache=False
+        base={"input_ids": rows.donor_ids},
+        unit_locations={"sources->base": (None, places)},
+        use_cache=False,
     )
     streams = dict(zip(layers, collected, strict=True))
 
@@ -52,11 +62,18 @@ def run(model: Any, job: Job) -> Sweep:
         out.p[place] = []
         for layer in layers:
             patched = pv.IntervenableModel(
-                {"layer": layer, "component": "block_input", "intervention_type": pv.VanillaIntervention}, model=inner
+                {
+                    "layer": layer,
+                    "component": "block_input",
+                    "intervention_type": pv.VanillaIntervention,
+                },
+                model=inner,
             )
             _, changed = patched(
                 base={"input_ids": part.ids},
-                source_representations={patched.sorted_keys[0]: streams[layer][part.rows[:, None], source]},
+                source_representations={
+                    patched.sorted_keys[0]: streams[layer][part.rows[:, None], source]
+                },
                 unit_locations={"sources->base": (None, [target])},
                 use_cache=False,
             )

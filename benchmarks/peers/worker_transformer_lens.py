@@ -1,7 +1,9 @@
-"""TransformerLens's activation patching: ``patching.generic_activation_patch`` over the layers, once for each anchor or null.
+"""TransformerLens's activation patching: ``patching.generic_activation_patch`` over the layers,
+once for each anchor or null.
 
-Its interface passes all logits of all positions to the metric. The metric stores P of every row, because its return value is one
-number for the whole batch. The donors' run caches only ``resid_pre``.
+Its interface passes all logits of all positions to the metric. The metric stores P of every row,
+because its return value is one number for the whole batch. The donors' run caches only
+``resid_pre``.
 """
 
 import pandas as pd
@@ -42,7 +44,15 @@ def run(model: HookedTransformer, job: Job) -> Sweep:
             p.append(read(logits, part))
             return torch.tensor(p[-1]).mean()
 
-        generic_activation_patch(model, part.ids, donors, metric, put, "resid_pre", index_df=pd.DataFrame({"layer": job["layers"]}))
+        generic_activation_patch(
+            model,
+            part.ids,
+            donors,
+            metric,
+            put,
+            "resid_pre",
+            index_df=pd.DataFrame({"layer": job["layers"]}),
+        )
         out.p[place] = p
     return out
 

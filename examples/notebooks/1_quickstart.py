@@ -14,6 +14,9 @@
 # This notebook measures, layer by layer, whether the probability of an answer depends on the *question's words* or on
 # the *position that predicts the answer*. It uses SmolLM2-135M and takes about a minute on two processor cores. You
 # need `pip install .` in a clone of anchorlens. The model is downloaded once; the questions are included.
+#
+# For clean and corrupted prompts open `6_patching`. If you use `transformer_lens.patching`, read
+# [docs/from_transformerlens.md](../../docs/from_transformerlens.md).
 
 # %%
 import anchorlens as al
@@ -42,23 +45,26 @@ data.to_frame()[["question", "subject", "property", "answers"]].head()
 # | null | question | what is patched |
 # | --- | --- | --- |
 # | `same_role` | is it *these positions*? | the donor's activations at as many *other* positions, each at its own position |
-# | `norm_matched` | is it *this content*? | a random change of the same size at the same positions |
+# | `norm_matched` | is it *more than a change of this size*? | the same norm and angle at the same positions, in another direction |
 #
 # `fewshot(2)` puts two answered questions in front of each question. `known_only` keeps the questions that the model
 # answers correctly: if P is near zero, it cannot fall.
 
 # %%
-sweep = al.swap_sweep(model, data, known_only=True, prompt="fewshot(2)", n_donors=1, layers="0-28:2")
+sweep = al.swap_sweep(
+    model, data, known_only=True, prompt="fewshot(2)", n_donors=1, layers="0-28:2"
+)
 sweep
 
 # %% [markdown]
-# The first lines are the *verdict*. *Localised* means that P falls more than under `same_role`; *content* means that it
-# falls more than under `norm_matched` too. The table names the layer of the largest difference and all claimed layers.
+# The first lines are the *verdict*. *Beyond other positions* means that P falls more than under `same_role`, *beyond a
+# matched change* that it falls more than under `norm_matched` too. *Donor's answer* means that the donor's answer becomes
+# more likely than under `norm_matched`: only this says which content came in. The table names the layer of the largest difference and all claimed layers.
 # The next lines name the nulls that move P themselves, what was not tested, and the effects that the data do not exclude
 # elsewhere. The settings and a table of the largest effects follow.
 #
-# Here a swap of other positions costs almost nothing (0.3 and 0.0 points in the last table). A random change of the same
-# size costs 24 of the 58 points of `exact_question` at layer 12, and 26 of the 58 points of `pre_answer` at layer 28.
+# Here a swap of other positions costs almost nothing (last table), but most of these positions are format or
+# punctuation. A change of the same norm and angle costs most of P, so the donor's answer is the evidence to look at.
 #
 # ## The figure
 
@@ -72,11 +78,8 @@ figure
 # - *Solid, Q-Anchored swap*: the curve of `exact_question`. If ΔP is far below zero, the answer still depends on these
 #   tokens at that layer. If ΔP is near zero, it no longer does.
 # - *Dashed, A-Anchored swap*: the curve of `pre_answer`. Both names are the paper's.
-# - *Band*: a 95 % band for all layers together. Each curve has one.
-# - *Dotted*: the null `same_role`. Here it lies on the zero line.
-# - *Lower panel*: each curve minus its null, paired by question. This difference is the claim. Filled marks are the layers
-#   that the verdict claims; the shape of the mark is the data set. Outside this stored picture a switch shows the
-#   difference from `norm_matched`.
+# - *Band*: a 95 % band for a layer that was chosen beforehand. Each curve has one.
+# - *Filled marks*: layers at which the verdict claims an effect beyond every null.
 # - *Asterisk*: a value that holds by construction. *+*: a measured layer.
 #
 # ΔP cannot fall below −100 · P before. P before is 0.59, so −58 is nearly all of P. The settings and the meaning of every
@@ -84,6 +87,14 @@ figure
 
 # %%
 print(figure.layout.meta["anchorlens"]["caption"])
+
+# %% [markdown]
+# The claims are differences. `controls=True` adds both nulls as dotted lines, and `contrasts=True` a panel with each curve
+# minus a null, paired by question. The stronger null is shown first, here `norm_matched`; outside this stored picture a
+# switch shows the other. The bands of this panel hold for all layers together, as the claims do.
+
+# %%
+al.plot_curves(sweep, controls=True, contrasts=True)
 
 # %% [markdown]
 # **What not to conclude**: that the fact is *stored* at a layer, or that the model "knows" it there. A swap shows that
@@ -96,7 +107,17 @@ print(figure.layout.meta["anchorlens"]["caption"])
 # in advance; `sim`: for all layers together), P before, and the number of questions.
 
 # %%
-columns = ["anchor", "layer", "effect", "ci_low", "ci_high", "sim_low", "sim_high", "p_before", "n"]
+columns = [
+    "anchor",
+    "layer",
+    "effect",
+    "ci_low",
+    "ci_high",
+    "sim_low",
+    "sim_high",
+    "value_before",
+    "n",
+]
 sweep.curves()[columns].round(1).iloc[8:15]
 
 # %% [markdown]

@@ -28,7 +28,14 @@ import anchorlens as al
 # %%
 model = al.load_model("smollm2-135m-instruct")
 card = al.model_card(model)
-pd.Series({"layers": card.n_layers, "width": card.d_model, "parameters": card.n_params, "parity below 1e-3": card.parity < 1e-3})
+pd.Series(
+    {
+        "layers": card.n_layers,
+        "width": card.d_model,
+        "parameters": card.n_params,
+        "parity below 1e-3": card.parity < 1e-3,
+    }
+)
 
 # %% [markdown]
 # `limit` draws 40 questions. *Donors*, the questions whose activations are used, come from the whole file (the pool).
@@ -72,7 +79,10 @@ roles = ["subject", "property", "question_rest", "pre_answer", "answer"]
 table = pd.DataFrame(
     {
         "token": [repr(token) for token in row["tokens"]],
-        "anchors": [", ".join(role for role in roles if place in positions[role]) for place in range(len(row["tokens"]))],
+        "anchors": [
+            ", ".join(role for role in roles if place in positions[role])
+            for place in range(len(row["tokens"]))
+        ],
     }
 )
 table.tail(16)
@@ -93,11 +103,11 @@ sweep.dropped_counts
 # ## Curves
 
 # %%
-al.plot_curves(sweep)
+al.plot_curves(sweep, controls=True)
 
 # %% [markdown]
 # Solid (Q-Anchored swap) is the curve of `exact_question`, dashed (A-Anchored swap) that of `pre_answer`; the names are
-# the paper's. Read the solid curve from the left. In the low layers the swap lowers the answer's probability: later layers still use
+# the paper's. Dotted are the two nulls, of which more below. Read the solid curve from the left. In the low layers the swap lowers the answer's probability: later layers still use
 # the activations at these tokens. In the last layers the swap has almost no effect. The dashed curve is the opposite.
 # Where the curves cross, between layers 23 and 24, the dependence moves from the question tokens to the answer position.
 #
@@ -108,16 +118,17 @@ al.plot_curves(sweep)
 #
 # A fall has two other explanations. Perhaps a swap of *any* positions would have this effect: `same_role` patches the
 # donor's activations at as many other positions, each at its own position. Perhaps *any* change of this size would have
-# it: `norm_matched` adds a random direction at the anchor, with the norm of the donor's difference.
+# it: `norm_matched` turns the activation at the anchor in another direction, with the donor's norm and angle.
 
 # %%
-both = sweep.curves(controls=True).pivot(index=["anchor", "layer"], columns="control", values="effect")
+both = sweep.curves(controls=True).pivot(
+    index=["anchor", "layer"], columns="control", values="effect"
+)
 both.round(1)
 
 # %% [markdown]
-# `none` is the swap itself. `same_role` costs at most 0.3 points: the whole fall belongs to these positions. `norm_matched`
-# costs 59 of 73 points at layer 0 and 18 of 71 at layer 22. So most of the fall at layer 0 is disturbance, and three
-# quarters of the fall at layer 22 are content. The claims are the differences, paired by question:
+# `none` is the swap itself. `same_role` costs almost nothing. `norm_matched` costs most of P at layer 0 and less at layer
+# 22: any turn by this angle destroys much of what a low layer holds. The claims are the differences, paired by question:
 
 # %%
 delta_p_minus_null = sweep.contrasts().query("quantity == 'delta_p_minus_null'")
@@ -128,10 +139,10 @@ delta_p_minus_null[["anchor", "control", "layer", "value", "sim_low", "sim_high"
 # hold by construction. `exact_question` minus `same_role` at layer 0 has none either: in most rows the other words of base
 # and donor are equal, so this null cannot act there.
 #
-# `sim_low` and `sim_high` hold for all layers and anchors together, for one null. Use them for statements about *which*
+# `sim_low` and `sim_high` hold for all layers, anchors and nulls together. Use them for statements about *which*
 # layers. The narrower `ci_low` and `ci_high` are for one layer that was named in advance. The verdict uses `sim_low` and
-# `sim_high`. A layer is claimed if this band excludes 0 and the curve is at least half of the difference. *Content* needs
-# both bands:
+# `sim_high`. A layer is claimed if this band excludes 0 and the curve is at least half of the difference. P of the
+# *donor's* answer has a band of its own:
 
 # %%
 print(sweep.verdict)
@@ -143,10 +154,20 @@ print(sweep.verdict)
 
 # %%
 at = sweep.layers.index(22)
-own = pd.DataFrame(sweep.delta_p[:, at].T.numpy(), index=list(sweep.example_ids), columns=[f"ΔP, {a}" for a in sweep.anchors])
+own = pd.DataFrame(
+    sweep.delta_p[:, at].T.numpy(),
+    index=list(sweep.example_ids),
+    columns=[f"ΔP, {a}" for a in sweep.anchors],
+)
 questions = sweep.examples().query("role == 'base'").set_index("example_id")[["question", "answer"]]
-measured = sweep.samples().query("layer == 22 and anchor == 'exact_question' and control == 'none'").set_index("example_id")
-questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).round(1)).sort_values("ΔP, exact_question")
+measured = (
+    sweep.samples()
+    .query("layer == 22 and anchor == 'exact_question' and control == 'none'")
+    .set_index("example_id")
+)
+questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).round(1)).sort_values(
+    "ΔP, exact_question"
+)
 
 # %% [markdown]
 # ## Denoising
@@ -159,7 +180,14 @@ questions.join(own.round(1)).assign(before=(100 * measured["value_before"]).roun
 
 # %%
 back = al.swap_sweep(
-    model, data, layers=(0, 16, 22, 24, 29), n_donors=1, known_only=True, prompt="fewshot(2)", direction="denoising", seed=0
+    model,
+    data,
+    layers=(0, 16, 22, 24, 29),
+    n_donors=1,
+    known_only=True,
+    prompt="fewshot(2)",
+    direction="denoising",
+    seed=0,
 )
 al.plot_curves({"noising": sweep, "denoising": back})
 

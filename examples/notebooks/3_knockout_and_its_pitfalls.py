@@ -34,11 +34,10 @@ ko
 # %% [markdown]
 # ## The published figure
 #
-# ΔP is the change of the probe's confidence in its clean prediction. `contrasts=False` removes the lower panels, so this
-# is the figure as it is usually shown:
+# ΔP is the change of the probe's confidence in its clean prediction. This is the figure as it is usually shown:
 
 # %%
-al.plot_curves(ko, contrasts=False, controls=False)
+al.plot_curves(ko)
 
 # %% [markdown]
 # The gap suggests that the truth signal of one group comes from the question, and that of the other group from the
@@ -52,7 +51,7 @@ al.plot_curves(ko, contrasts=False, controls=False)
 # %%
 every = ko.curves(controls=True)
 chance = every[every["control"] == "shuffled_labels"].assign(control="none")
-al.plot_curves(chance, title="The same protocol, probes with shuffled labels", controls=False)
+al.plot_curves(chance, title="The same protocol, probes with shuffled labels")
 
 # %%
 shown = ["pathway", "effect", "ci_low", "ci_high", "n"]
@@ -74,7 +73,9 @@ pd.concat(parts).round(1)
 # %%
 contrasts = ko.contrasts()
 here = contrasts[contrasts["layer"] == ko.probe_layer]
-here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][["quantity", "control", "value", "ci_low", "ci_high"]].round(1)
+here[here["quantity"].isin(["gap", "placebo_gap", "cross_fold_gap"])][
+    ["quantity", "control", "value", "ci_low", "ci_high"]
+].round(1)
 
 # %% [markdown]
 # `gap` is the gap of the figure (`none`); `size_matched` cuts only as many tokens of the subject and property as the placebo
@@ -109,7 +110,9 @@ claims[["quantity", "control", "value", "ci_low", "ci_high", "n"]].round(2)
 # `random_tokens` is the placebo.
 
 # %%
-here[here["quantity"] == "row_specific_effect"][["quantity", "control", "value", "ci_low", "ci_high"]].round(2)
+here[here["quantity"] == "row_specific_effect"][
+    ["quantity", "control", "value", "ci_low", "ci_high"]
+].round(2)
 
 # %% [markdown]
 # The placebo's own value is not zero: −1.1, and its interval excludes zero. The difference is −13.0.
@@ -123,7 +126,7 @@ print(ko.verdict)
 # and 9. Curves and claims use the median.
 
 # %%
-al.plot_curves(ko)
+al.plot_curves(ko, controls=True, contrasts=True)
 
 # %% [markdown]
 # The upper panel is the published figure. The dotted lines are the placebo, split by its own flips. The lower panel shows a
@@ -141,7 +144,9 @@ al.plot_curves(ko)
 # ones. The second sweep uses one split, to save time: it tests only 40 % of the questions.
 
 # %%
-careless = al.knockout_sweep(model, data, distractor="random", n_splits=1, split_placebo_by_side=False, seed=0)
+careless = al.knockout_sweep(
+    model, data, distractor="random", n_splits=1, split_placebo_by_side=False, seed=0
+)
 aucs = {
     name: {
         "answer alone": one.answer_text_auc["auc"],
@@ -167,12 +172,16 @@ print(careless.verdict)
 # simultaneous band. The last row is the placebo's own `row_specific_effect`, a weak effect:
 
 # %%
-listed = contrasts["quantity"].isin([*quantities, "row_specific_effect"]) & (contrasts["control"] == "random_tokens")
+listed = contrasts["quantity"].isin([*quantities, "row_specific_effect"]) & (
+    contrasts["control"] == "random_tokens"
+)
 bands = contrasts[listed].assign(
     pointwise=lambda frame: (frame["ci_low"] > 0) | (frame["ci_high"] < 0),
     all_at_once=lambda frame: (frame["sim_low"] > 0) | (frame["sim_high"] < 0),
 )
-bands.groupby("quantity")[["pointwise", "all_at_once"]].sum().loc[[*quantities, "row_specific_effect"]]
+bands.groupby("quantity")[["pointwise", "all_at_once"]].sum().loc[
+    [*quantities, "row_specific_effect"]
+]
 
 # %% [markdown]
 # Use the second column for claims about layers. A strong effect remains; the weak one loses nearly half of its layers. The

@@ -37,7 +37,9 @@ Turkey Ankara Turkish, Hungary Budapest Hungarian, Denmark Copenhagen Danish, Th
 rows = []
 for country, capital, language in (part.split() for part in countries.split(",")):
     rows.append({"q": f"What is the capital of {country}?", "gold": capital, "entity": country})
-    rows.append({"q": f"What language is spoken in {country}?", "gold": language, "entity": country})
+    rows.append(
+        {"q": f"What language is spoken in {country}?", "gold": language, "entity": country}
+    )
 table = pd.DataFrame(rows)
 Path("runs").mkdir(exist_ok=True)
 table.to_csv("runs/mine.csv", index=False)
@@ -48,7 +50,9 @@ table.head(3)
 # rules find only the property.
 
 # %%
-data = al.load_qa("runs/mine.csv", columns={"question": "q", "answers": "gold", "subject": "entity"})
+data = al.load_qa(
+    "runs/mine.csv", columns={"question": "q", "answers": "gold", "subject": "entity"}
+)
 data
 
 # %% [markdown]
@@ -56,7 +60,9 @@ data
 # `subject` and `property` (or `subject_span` and `property_span`), or a function as `spans=`.
 
 # %%
-data.to_frame()[["question", "subject", "property", "answers", "answer_type", "span_source"]].iloc[[0, 1, -2, -1]]
+data.to_frame()[["question", "subject", "property", "answers", "answer_type", "span_source"]].iloc[
+    [0, 1, -2, -1]
+]
 
 # %% [markdown]
 # ## The first measurement
@@ -74,9 +80,8 @@ first
 first.dropped_counts
 
 # %% [markdown]
-# The verdict separates layers. At layers 8 to 22 of `exact_question` P falls more than after a swap of other positions
-# (*localised*) and more than after a random change of the same size (*content*). At layer 24 P rises. That is localised,
-# but no content was detected.
+# Below 20 questions a swap claims nothing; with more, the verdict separates layers. *Beyond other positions* and *beyond
+# a matched change* are differences from the two nulls, *donor's answer* says that the donor's content came in.
 #
 # For more rows, `align="last"` accepts segments of any length, paired from their last token, and `donors="random"`
 # accepts any other question. More questions of each kind are better than either.
@@ -86,7 +91,9 @@ first.dropped_counts
 # Any text that contains `{question}`. If no space should precede the answer, end the text in white space.
 
 # %%
-own_prompt = "Question: What is the capital of Canada?\nAnswer: Ottawa\n\nQuestion: {question}\nAnswer:"
+own_prompt = (
+    "Question: What is the capital of Canada?\nAnswer: Ottawa\n\nQuestion: {question}\nAnswer:"
+)
 second = al.swap_sweep(model, data, prompt=own_prompt, **options)
 al.plot_curves({"fewshot(2)": first, "own prompt": second})
 
@@ -97,12 +104,26 @@ al.plot_curves({"fewshot(2)": first, "own prompt": second})
 # %%
 comparison = al.compare(first, second, labels=("fewshot(2)", "own prompt"))
 comparison.table()[
-    ["anchor", "layer", "first", "second", "difference", "sim_low", "sim_high", "n", "only_first", "only_second"]
+    [
+        "anchor",
+        "layer",
+        "first",
+        "second",
+        "difference",
+        "sim_low",
+        "sim_high",
+        "n",
+        "only_first",
+        "only_second",
+    ]
 ].round(1)
 
 # %%
 for name, run in (("fewshot(2)", first), ("own prompt", second)):
-    print(f"{name}: P before {run.summary()['p_before'].iloc[0]:.2f}, {len(run.example_ids)} questions")
+    print(
+        f"{name}: P before {run.summary()['value_before'].iloc[0]:.2f}, {len(run.example_ids)}"
+        " questions"
+    )
 
 # %% [markdown]
 # P before is nearly equal, so ΔP has the same range in both runs. The band (`sim_low`, `sim_high`) excludes zero at one
@@ -121,7 +142,9 @@ def weakest_token(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 third = al.swap_sweep(model, data, prompt="fewshot(2)", readout=weakest_token, **options)
-third.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(1)
+third.summary()[
+    ["anchor", "max_layer", "effect", "sim_low", "sim_high", "value_before", "n"]
+].round(1)
 
 # %% [markdown]
 # Most answers here are a single token, so little changes. The code of your function is part of the run's identity:
@@ -144,7 +167,9 @@ with torch.no_grad():
     changed.blocks[14].mlp.W_out.zero_()
     changed.blocks[14].mlp.b_out.zero_()
 fourth = al.swap_sweep(changed, data, prompt="fewshot(2)", **{**options, "known_only": False})
-fourth.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(1)
+fourth.summary()[
+    ["anchor", "max_layer", "effect", "sim_low", "sim_high", "value_before", "n"]
+].round(1)
 
 # %% [markdown]
 # Check P before first: if it is near zero, a flat curve has no meaning.
@@ -168,14 +193,23 @@ LlamaForCausalLM(config).save_pretrained("runs/my-model")
 model.tokenizer.save_pretrained("runs/my-model")
 mine = al.load_model("runs/my-model")
 card = al.model_card(mine)
-pd.Series({"name": card.name, "source": card.source, "layers": card.n_layers, "parity below 1e-3": card.parity < 1e-3})
+pd.Series(
+    {
+        "name": card.name,
+        "source": card.source,
+        "layers": card.n_layers,
+        "parity below 1e-3": card.parity < 1e-3,
+    }
+)
 
 # %% [markdown]
 # With a random model P before is 0, so every curve is flat. This is not evidence for "no effect".
 
 # %%
 flat = al.swap_sweep(mine, data, n_donors=1, align="last")
-flat.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "p_before", "n"]].round(3)
+flat.summary()[["anchor", "max_layer", "effect", "sim_low", "sim_high", "value_before", "n"]].round(
+    3
+)
 
 # %% [markdown]
 # ## Errors

@@ -22,9 +22,17 @@ import anchorlens as al
 
 model = al.load_model("smollm2-135m-instruct")
 swap = al.swap_sweep(
-    model, al.load_qa("nq-sample", limit=60), known_only=True, prompt="fewshot(2)", n_donors=1, layers="0-28:4", seed=0
+    model,
+    al.load_qa("nq-sample", limit=60),
+    known_only=True,
+    prompt="fewshot(2)",
+    n_donors=1,
+    layers="0-28:4",
+    seed=0,
 )
-knockout = al.knockout_sweep(model, al.load_qa("nq-sample", limit=110), split_placebo_by_side=False, seed=0)
+knockout = al.knockout_sweep(
+    model, al.load_qa("nq-sample", limit=110), split_placebo_by_side=False, seed=0
+)
 al.save_run([swap, knockout], "runs/both", overwrite=True)
 
 # %% [markdown]
@@ -50,8 +58,9 @@ results = {result.protocol.name: result for result in al.load_run("runs/both")}
 print(results["swap"].verdict)
 
 # %% [markdown]
-# *Localised*: P falls more than after a swap of other positions. *Content*: it falls more than after a random change of the
-# same size, too. Of a knockout:
+# *Beyond other positions*: P falls more than after a swap of other positions. *Beyond a matched change*: it falls more
+# than after a change of the same norm and angle, too. *Donor's answer*: the donor's answer becomes more likely. Of a
+# knockout:
 
 # %%
 print(results["knockout"].verdict)
@@ -96,7 +105,9 @@ swap.plot_example(strongest)
 swap.plot_example(weakest)
 
 # %%
-swap.samples().query("example_id == @weakest and layer == 20")[["anchor", "control", "effect", "value_before"]].round(2)
+swap.samples().query("example_id == @weakest and layer == 20")[
+    ["anchor", "control", "effect", "value_before"]
+].round(2)
 
 # %% [markdown]
 # Here the rules took *country* and *currency* as the segments, and missed *yen*. A swap of the marked tokens changes nothing;
@@ -107,11 +118,12 @@ swap.samples().query("example_id == @weakest and layer == 20")[["anchor", "contr
 #
 # ### 4. The figure
 #
-# The figure is in the report, and in the run directory as `figure.html`. Filled marks and shaded layers are the claims of
-# the verdicts above. A page has the caption below the figure. In a notebook:
+# The figure is in the report, with controls and differences from them, and in the run directory without them as
+# `figure.html`. Filled marks and shaded layers are the claims of the verdicts above. A page has the caption below the
+# figure. In a notebook:
 
 # %%
-al.plot_curves(list(results.values()), colour="dataset")
+al.plot_curves(list(results.values()), colour="dataset", controls=True, contrasts=True)
 
 # %% [markdown]
 # A saved page (`al.save_figure(figure, "figure.html")`) also fits its legend to the width of the window.

@@ -56,8 +56,8 @@ al.plot_heatmap(grid, quantity="recovered_share")
 # cells hold by construction and are not tested.
 #
 # An outlined cell *stands*: the band over groups excludes 0, for all cells together, also after each of the two controls
-# is subtracted. `other_pair` patches the activations of another pair, `norm_matched` adds a random change of the same
-# norm. Both are measured here because there are 10 groups.
+# is subtracted. `other_pair` patches the activations of another pair, `norm_matched` turns the activation in the
+# direction of two further pairs, with the norm and angle of the patch. Both are measured here because there are 10 groups.
 #
 # The same numbers as a labelled array:
 
@@ -72,7 +72,10 @@ grid.to_xarray("effect").mean("pair").to_pandas().round(1)
 # %%
 few = al.load_pairs("facts-pairs", limit=4)
 layers = (0, 4, 8, 12, 16, *range(18, 30))
-by_site = [al.patch_sweep(model, few, by="position", site=site, layers=layers) for site in ("resid_pre", "attn_out", "mlp_out")]
+by_site = [
+    al.patch_sweep(model, few, by="position", site=site, layers=layers)
+    for site in ("resid_pre", "attn_out", "mlp_out")
+]
 al.plot_heatmap(by_site)
 
 # %%
@@ -110,7 +113,10 @@ first = names.pairs[0].id
 grid_of_first = heads.grid(first)
 best = abs(grid_of_first.values).argmax()
 row, column = divmod(int(best), grid_of_first.values.shape[1])
-print(f"{first}: layer {grid_of_first.layers[row]}, {grid_of_first.places[column]}, {grid_of_first.values[row, column]:+.2f} logits")
+print(
+    f"{first}: layer {grid_of_first.layers[row]}, {grid_of_first.places[column]},"
+    f" {grid_of_first.values[row, column]:+.2f} logits"
+)
 
 # %% [markdown]
 # ## The same with TransformerLens' functions
@@ -122,7 +128,9 @@ print(f"{first}: layer {grid_of_first.layers[row]}, {grid_of_first.places[column
 from anchorlens import patching
 
 pair = names.pairs[0]
-clean, corrupted = (model.to_tokens(text, prepend_bos=False) for text in (pair.clean, pair.corrupted))
+clean, corrupted = (
+    model.to_tokens(text, prepend_bos=False) for text in (pair.clean, pair.corrupted)
+)
 answer, wrong = (model.to_single_token(text) for text in (pair.answer, pair.wrong))
 
 
@@ -139,7 +147,9 @@ stream.shape
 # `patch_sweep` gives the same values for this pair. It adds controls, bands, resumable runs and reports.
 
 # %%
-by_position = al.patch_sweep(model, al.load_pairs("ioi-pairs", limit=1), by="position", controls="none")
+by_position = al.patch_sweep(
+    model, al.load_pairs("ioi-pairs", limit=1), by="position", controls="none"
+)
 difference = torch.from_numpy(by_position.to_xarray("value_after").to_numpy()[0]) - stream.double()
 print("equal within 0.001 logits:", bool(difference.abs().max() < 1e-3))
 al.plot_heatmap(by_position)
@@ -165,14 +175,25 @@ al.plot_heatmap(copying)
 
 # %%
 length = 50
-half = torch.randint(100, model.cfg.d_vocab, (4, length), generator=torch.Generator().manual_seed(0))
-_, cache = model.run_with_cache(torch.cat([half, half], dim=1), names_filter=lambda name: name.endswith("hook_pattern"))
+half = torch.randint(
+    100, model.cfg.d_vocab, (4, length), generator=torch.Generator().manual_seed(0)
+)
+_, cache = model.run_with_cache(
+    torch.cat([half, half], dim=1), names_filter=lambda name: name.endswith("hook_pattern")
+)
 query = torch.arange(length, 2 * length)
-scores = torch.stack([cache["pattern", layer][:, :, query, query - length + 1].mean((0, 2)) for layer in range(14, 30)])
+scores = torch.stack(
+    [
+        cache["pattern", layer][:, :, query, query - length + 1].mean((0, 2))
+        for layer in range(14, 30)
+    ]
+)
 
 table = copying.to_xarray().mean("pair").to_dataframe("effect").reset_index()
 table["induction score"] = scores.flatten().numpy()
-table.sort_values("effect", ascending=False).head(8)[["layer", "head", "effect", "induction score"]].round(2)
+table.sort_values("effect", ascending=False).head(8)[
+    ["layer", "head", "effect", "induction score"]
+].round(2)
 
 # %% [markdown]
 # Most heads with a large effect have a high score. The agreement is far from complete: some heads with a high score have

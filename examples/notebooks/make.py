@@ -1,8 +1,10 @@
-"""Make the notebooks from their scripts, with outputs: `python examples/notebooks/make.py [2_swap ...]`.
+"""Make the notebooks from their scripts, with outputs: `python examples/notebooks/make.py [2_swap
+...]`.
 
-A notebook is its script (jupytext's percent format), run from top to bottom in an empty directory. Outputs that depend on machine or
-time are removed: progress bars, paths, times. Warnings keep their sentence. Figures and pages become small pictures, which keep the
-file small and need no JavaScript. The same code on the same machine gives the same file.
+A notebook is its script (jupytext's percent format), run from top to bottom in an empty directory.
+Outputs that depend on machine or time are removed: progress bars, paths, times. Warnings keep their
+sentence. Figures and pages become small pictures, which keep the file small and need no JavaScript.
+The same code on the same machine gives the same file.
 
 Needs `pip install 'anchorlens[notebook,images]'` and a Chromium or Chrome.
 """
@@ -76,7 +78,9 @@ def executed(name: str, folder: Path, *, pictures: bool = True) -> Any:
     client.execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [kept for output in cell.outputs for kept in _kept(output, folder, pictures)]
+            cell.outputs = [
+                kept for output in cell.outputs for kept in _kept(output, folder, pictures)
+            ]
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
@@ -86,14 +90,24 @@ def _kept(output: Any, folder: Path, pictures: bool) -> list[Any]:
     """Return the stored form of an output: the output, a picture of it, or nothing."""
     if output.output_type == "stream":
         text = output.text if output.name == "stdout" else _notes(output.text)
-        return [nbformat.v4.new_output("stream", name="stdout", text=_neutral(text, folder))] if text else []
+        return (
+            [nbformat.v4.new_output("stream", name="stdout", text=_neutral(text, folder))]
+            if text
+            else []
+        )
     if _WIDGET in output.get("data", {}):
         return []  # a progress bar
     if _PLOTLY in output.get("data", {}):
         figure = go.Figure(output.data[_PLOTLY]["data"], output.data[_PLOTLY]["layout"])
-        output.data = {"image/png": _picture(figure, folder) if pictures else "", "text/plain": f"<figure: {_title(figure)}>"}
+        output.data = {
+            "image/png": _picture(figure, folder) if pictures else "",
+            "text/plain": f"<figure: {_title(figure)}>",
+        }
     elif frame := _FRAME.search(output.get("data", {}).get("text/html", "")):
-        output.data = {"image/png": _photograph(folder / frame[1], folder) if pictures else "", "text/plain": f"<page: {frame[1]}>"}
+        output.data = {
+            "image/png": _photograph(folder / frame[1], folder) if pictures else "",
+            "text/plain": f"<page: {frame[1]}>",
+        }
     else:
         output.data = {kind: _neutral(text, folder) for kind, text in output.data.items()}
     output.metadata = {}
@@ -122,7 +136,9 @@ def _picture(figure: go.Figure, folder: Path) -> str:
 def _small(picture: Path) -> str:
     """Return a picture in 64 colours, base64-encoded."""
     made = io.BytesIO()
-    Image.open(picture).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+    Image.open(picture).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(
+        made, "PNG", optimize=True
+    )
     return base64.b64encode(made.getvalue()).decode("ascii")
 
 
@@ -130,18 +146,32 @@ def _photograph(page: Path, folder: Path) -> str:
     """Return a screenshot of the top of a page."""
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        raise SystemExit("A picture of a page needs Chromium or Chrome. Install one (apt install chromium).")
+        raise SystemExit(
+            "A picture of a page needs Chromium or Chrome. Install one (apt install chromium)."
+        )
     path, (width, height) = folder / ".page.png", PAGE_SIZE
-    flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-background-networking"
-    command = [browser, *flags.split(), f"--user-data-dir={folder / '.browser'}", f"--window-size={width},{height}"]
+    flags = (
+        "--headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run"
+        " --disable-background-networking"
+    )
+    command = [
+        browser,
+        *flags.split(),
+        f"--user-data-dir={folder / '.browser'}",
+        f"--window-size={width},{height}",
+    ]
     command += ["--virtual-time-budget=10000", f"--screenshot={path}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=180)
     return _small(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)} (default: all)"
+    )
     names = parser.parse_args(arguments).names or NAMES
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"There is no script {', '.join(unknown)}. There are {', '.join(NAMES)}.")

@@ -21,12 +21,16 @@ class Script(Protocol):
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[Script]:
-    """Imports a script; their plain names (``protocol``, ``tensors``) and what they set in ``os.environ`` are gone afterwards."""
+    """Imports a script; their plain names (``protocol``, ``tensors``) and what they set in
+    ``os.environ`` are gone afterwards.
+    """
     before, path, environ = set(sys.modules), list(sys.path), dict(os.environ)
     sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "peers")]
     yield import_module
     sys.path[:] = path
-    for name in {*os.environ, *environ} - {"PYTEST_CURRENT_TEST"}:  # pytest's own, which it removes itself
+    for name in {*os.environ, *environ} - {
+        "PYTEST_CURRENT_TEST"
+    }:  # pytest's own, which it removes itself
         if name not in environ:
             del os.environ[name]
         else:

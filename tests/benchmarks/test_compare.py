@@ -1,4 +1,6 @@
-"""The benchmark's cells are those of a default sweep, every engine gives the same P for them, and what is written says it."""
+"""The benchmark's cells are those of a default sweep, every engine gives the same P for them, and
+what is written says it.
+"""
 
 import json
 import sys
@@ -36,17 +38,30 @@ def answers(script, jobs, tiny):
 def test_cells_are_those_of_a_default_sweep(script, jobs, tiny_model):
     job = jobs["qa/both/3/2"]
     data = script("ours")._questions("popqa-sample", 0, tuple(job["sweep"]["examples"]))
-    samples = al.swap_sweep(tiny_model("llama"), data, n_donors=2, null="displaced", progress=False).samples()
+    samples = al.swap_sweep(
+        tiny_model("llama"), data, n_donors=2, null="displaced", progress=False
+    ).samples()
     cells = {
-        (row["example"], row["donor"], place.removesuffix(":null"), "null" if place.endswith(":null") else "none")
+        (
+            row["example"],
+            row["donor"],
+            place.removesuffix(":null"),
+            "null" if place.endswith(":null") else "none",
+        )
         for row in job["rows"]
         for place in row["target"]
-    }  # fmt: skip
+    }
     there = samples[samples["value_after"].notna()]
-    assert cells == set(there[["example_id", "donor_id", "anchor", "control"]].itertuples(index=False, name=None))
+    assert cells == set(
+        there[["example_id", "donor_id", "anchor", "control"]].itertuples(index=False, name=None)
+    )
     assert script("peers.jobs").cells_of(job) == len(there)
     assert samples["question_id"].nunique() == 3
-    nulls = [sum(place in row["target"] for row in job["rows"]) for place in job["places"] if place.endswith(":null")]
+    nulls = [
+        sum(place in row["target"] for row in job["rows"])
+        for place in job["places"]
+        if place.endswith(":null")
+    ]
     assert len(job["rows"]) > 3 and nulls == [3, 3]  # one donor of each question
 
 
@@ -54,7 +69,11 @@ def logs(job, answer):
     """log P of every cell less that before the change, place after place."""
     found = []
     for place in job["places"]:
-        before = [p for row, p in zip(job["rows"], answer["p_before"], strict=True) if place in row["target"]]
+        before = [
+            p
+            for row, p in zip(job["rows"], answer["p_before"], strict=True)
+            if place in row["target"]
+        ]
         found += [np.log(layer) - np.log(before) for layer in answer["p"][place]]
     return np.concatenate(found)
 
@@ -90,8 +109,12 @@ def in_process(script):
 def driven(script, monkeypatch, worker, *arguments):
     compare = script("compare")
     monkeypatch.setattr(compare, "Worker", worker)
-    monkeypatch.setattr(script("protocol"), "_hand_back_memory", lambda: None)  # takes its time in a process as large as this
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--quick", "--cases", "qa/*", *map(str, arguments)])
+    monkeypatch.setattr(
+        script("protocol"), "_hand_back_memory", lambda: None
+    )  # takes its time in a process as large as this
+    monkeypatch.setattr(
+        sys, "argv", ["compare.py", "--quick", "--cases", "qa/*", *map(str, arguments)]
+    )
     compare.main()
 
 
@@ -99,30 +122,48 @@ def driven(script, monkeypatch, worker, *arguments):
 def test_driver_writes_what_was_measured(script, tiny, tmp_path, monkeypatch, capsys):
     """`make bench-quick` on a small model."""
     out, text = tmp_path / "runs" / "bench.json", tmp_path / "benchmarks.md"
-    text.write_text("# Benchmarks\n\nWords.\n\n## The same cells with other libraries\n\nold\n\n## Another\n\nstays\n")
+    text.write_text(
+        "# Benchmarks\n\nWords.\n\n## The same cells with other libraries\n\nold\n\n##"
+        " Another\n\nstays\n"
+    )
     files = ("--out", out, "--markdown", text, "--model", tiny("llama"))
     driven(script, monkeypatch, in_process(script), "--rounds", 3, *files)
     record = json.loads(out.read_text())
     assert tuple(line["engine"] for line in record["lines"]) == script("peers.client").MAIN
     sweep = record["lines"][0]
     for line in record["lines"]:
-        assert (line["case"], line["cells"], line["failed"]) == ("qa/exact_question/4/1", 3 * 4 * 2, "")
+        assert (line["case"], line["cells"], line["failed"]) == (
+            "qa/exact_question/4/1",
+            3 * 4 * 2,
+            "",
+        )
         assert len(line["cpu_seconds"]) == len(line["seconds"]) == 3
-        ratios = sorted(a / b for a, b in zip(line["cpu_seconds"], sweep["cpu_seconds"], strict=True))
+        ratios = sorted(
+            a / b for a, b in zip(line["cpu_seconds"], sweep["cpu_seconds"], strict=True)
+        )
         assert line["ratio"] == ratios[1] > 0
         assert line["difference"] < 0.001
     written = text.read_text()
-    start = "# Benchmarks\n\nWords.\n\n## The same cells with other libraries\n\n`python benchmarks/compare.py --quick"
+    start = (
+        "# Benchmarks\n\nWords.\n\n## The same cells with other libraries\n\n`python"
+        " benchmarks/compare.py --quick"
+    )
     assert written.startswith(start)
     assert written.endswith("\n\n## Another\n\nstays\n")
     assert "old" not in written
     assert "### qa, exact_question, 4 questions, 1 donor each: 24 cells" in written
     shown = capsys.readouterr().out
-    assert "anchorlens swap_sweep" in shown and "generic_activation_patch" in shown and "What is timed" in shown
+    assert (
+        "anchorlens swap_sweep" in shown
+        and "generic_activation_patch" in shown
+        and "What is timed" in shown
+    )
 
 
 @pytest.mark.slow
-def test_a_worker_is_a_process_that_answers_jobs_or_dies_with_its_reason(script, jobs, answers, tiny, tmp_path):
+def test_a_worker_is_a_process_that_answers_jobs_or_dies_with_its_reason(
+    script, jobs, answers, tiny, tmp_path
+):
     client = script("peers.client")
     name = "fewshot(2)/exact_question/2/1"
     file, wrong = tmp_path / "job.json", tmp_path / "wrong.json"

@@ -29,7 +29,9 @@ def test_a_sweep_without_a_phase_of_checks_is_refused(script, tiny_model):
     data, _ = jobs.some_questions(model, al.load_qa("popqa-sample"), 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "enter", lambda self, phase: None)
-        patch.setattr(cost, "Progress", type("Another", (), {"__init__": None, "enter": None, "close": None}))
+        patch.setattr(
+            cost, "Progress", type("Another", (), {"__init__": None, "enter": None, "close": None})
+        )
         with pytest.raises(SystemExit, match="names other phases: 'trial'"):
             cost._spent(model, data, {})
 
@@ -57,7 +59,9 @@ def test_rate_is_of_the_products_of_a_block(script, tiny_model, monkeypatch):
     products: list[float] = []
 
     def counted(work):
-        products.append(2.0 * bound._TOKENS * work.__defaults__[0].shape[1] * work.__defaults__[1].shape[1])
+        products.append(
+            2.0 * bound._TOKENS * work.__defaults__[0].shape[1] * work.__defaults__[1].shape[1]
+        )
         return 1.0
 
     monkeypatch.setattr(bound, "_cpu_seconds", counted)
@@ -71,7 +75,10 @@ def test_script_for_gpus_measures_here_too(script, tiny_model):
     gpu, adapter = script("gpu"), adapt(tiny_model("llama"))
     config = SimpleNamespace(vocab_size=400, num_hidden_layers=3)
     job = gpu.random_job(config, 7, ("exact_question", "pre_answer"), 2)
-    assert all(row["target"] == row["source"] and len(row["ids"]) == len(row["donor_ids"]) for row in job["rows"])
+    assert all(
+        row["target"] == row["source"] and len(row["ids"]) == len(row["donor_ids"])
+        for row in job["rows"]
+    )
     line = gpu._measured(adapter, job, 1e9, 1)
     assert len(line) + 4 == len(gpu.COLUMNS)
     assert float(line[0]) > 0 and line[-1] == "–"

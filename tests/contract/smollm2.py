@@ -1,8 +1,10 @@
 """Cells of SmolLM2 that both versions of TransformerLens must agree on.
 
-    python -m tests.contract.smollm2 numbers.json [--backend bridge] [--datasets popqa-sample nq-sample]
+    python -m tests.contract.smollm2 numbers.json [--backend bridge] [--datasets popqa-sample
+    nq-sample]
 
-writes those of a HookedTransformer on transformer-lens 3.9 (or of a bridge). The contract suite on 4.x compares its own with them.
+writes those of a HookedTransformer on transformer-lens 3.9 (or of a bridge). The contract suite on
+4.x compares its own with them.
 """
 
 import argparse
@@ -38,40 +40,76 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
     model, cells = al.load_model("smollm2-135m-instruct", device="cpu", backend=backend), Cells()
     for name in datasets:
         swap = al.swap_sweep(
-            model, al.load_qa(name, limit=12), layers=LAYERS, n_donors=1, prompt="fewshot(2)", n_resamples=100, progress=False
+            model,
+            al.load_qa(name, limit=12),
+            layers=LAYERS,
+            n_donors=1,
+            prompt="fewshot(2)",
+            n_resamples=100,
+            progress=False,
         )
         table = swap.samples()
-        keys = ("|".join(map(str, row)) for row in table[[key for key in KEYS if key in table]].itertuples(index=False))
-        numbers = zip(100 * table["value_before"], 100 * table["value_after"], table["effect"], strict=True)
-        cells |= {f"swap|{name}|{key}": list(map(float, each)) for key, each in zip(keys, numbers, strict=True)}
+        keys = (
+            "|".join(map(str, row))
+            for row in table[[key for key in KEYS if key in table]].itertuples(index=False)
+        )
+        numbers = zip(
+            100 * table["value_before"], 100 * table["value_after"], table["effect"], strict=True
+        )
+        cells |= {
+            f"swap|{name}|{key}": list(map(float, each))
+            for key, each in zip(keys, numbers, strict=True)
+        }
         cells |= cut_questions(model, name)
     return cells
 
 
 def cut_questions(model: LensModel, name: str) -> Cells:
-    """Measure the P of a probe with fixed random weights at the last token, with all edges from the first half of the question cut.
+    """Measure the P of a probe with fixed random weights at the last token, with all edges from the
+    first half of the question cut.
 
     A trained probe is no test of the backend: its fit enlarges rounding differences of the states.
     """
     adapter = adapt(model)
     assert model.tokenizer is not None
-    rows = [model.tokenizer(example.question)["input_ids"] for example in al.load_qa(name, limit=12).examples]
+    rows = [
+        model.tokenizer(example.question)["input_ids"]
+        for example in al.load_qa(name, limit=12).examples
+    ]
     batch, ends = pad_rows(rows), [len(row) - 1 for row in rows]
     edges = cut_edges([range(1 + end // 2) for end in ends], [None] * len(rows), batch.ids.shape[1])
-    cut = KnockoutBatch(batch, torch.arange(len(rows)), torch.tensor(ends), (edges,))
+    cut = KnockoutBatch(
+        tokens=batch, row=torch.arange(len(rows)), position=torch.tensor(ends), edges=(edges,)
+    )
     engine = choose_engine(adapter, "cone", rows[0])
-    states = engine.knockout_states_all_layers(cut, site="resid_post", layers=range(adapter.n_layers)).double()
-    weights = torch.randn(adapter.n_layers, adapter.d_model, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    states = engine.knockout_states_all_layers(
+        cut, site="resid_post", layers=range(adapter.n_layers)
+    ).double()
+    weights = torch.randn(
+        adapter.n_layers,
+        adapter.d_model,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
     weights = 3 * weights / states[0].std((1, 2), keepdim=False)[:, None] / adapter.d_model**0.5
-    points = 100 * einsum(states, weights, "run layer row d_model, layer d_model -> run layer row").sigmoid()
+    points = (
+        100
+        * einsum(states, weights, "run layer row d_model, layer d_model -> run layer row").sigmoid()
+    )
     return {
-        f"knockout|{name}|{row}|{layer}": [*(pair := points[:, layer, row].tolist()), pair[1] - pair[0]]
-        for row in range(len(rows)) for layer in LAYERS
-    }  # fmt: skip
+        f"knockout|{name}|{row}|{layer}": [
+            *(pair := points[:, layer, row].tolist()),
+            pair[1] - pair[0],
+        ]
+        for row in range(len(rows))
+        for layer in LAYERS
+    }
 
 
 def hooked_cells() -> Cells | None:
-    """Return the cells of a HookedTransformer; None if it can neither be measured here nor was before."""
+    """Return the cells of a HookedTransformer; None if it can neither be measured here nor was
+    before.
+    """
     if HAS_HOOKED:
         return measure_cells("hooked")
     file = os.environ.get(NUMBERS)
@@ -84,4 +122,6 @@ if __name__ == "__main__":
     parser.add_argument("--backend", default="hooked")
     parser.add_argument("--datasets", nargs="+", default=["popqa-sample"])
     options = parser.parse_args()
-    options.file.write_text(json.dumps(measure_cells(options.backend, tuple(options.datasets))), encoding="utf8")
+    options.file.write_text(
+        json.dumps(measure_cells(options.backend, tuple(options.datasets))), encoding="utf8"
+    )

@@ -12,7 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(HAS_HOOKED, reason="tests/models/test_families.py checks the columns of transformer-lens 3.9")
+@pytest.mark.skipif(
+    HAS_HOOKED, reason="tests/models/test_families.py checks the columns of transformer-lens 3.9"
+)
 def test_the_column_is_what_the_script_writes():
     script = runpy.run_path(str(ROOT / "docs" / "make_families.py"))
-    assert json.loads(script["BRIDGES"].read_text(encoding="utf8"))["bridges"] == script["bridge_cells"]()
+    assert (
+        json.loads(script["BRIDGES"].read_text(encoding="utf8"))["bridges"]
+        == script["bridge_cells"]()
+    )

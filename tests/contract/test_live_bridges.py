@@ -13,9 +13,25 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
-from tests.contract.models import CONE, RECURRENT, continue_greedily, hugging_face, live_bridge, recurrent, tokenizer
+from tests.contract.models import (
+    CONE,
+    RECURRENT,
+    continue_greedily,
+    hugging_face,
+    live_bridge,
+    recurrent,
+    tokenizer,
+)
 from tests.engine.fuzz import KINDS
-from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, cut_batch_of, effects_of, random_rows
+from tests.engine.make import (
+    DONOR_LENGTHS,
+    LENGTHS,
+    answer_reader,
+    batch_of,
+    cut_batch_of,
+    effects_of,
+    random_rows,
+)
 from tests.tiers import fast
 
 TRIAL = random_rows((20,), 5)[0]
@@ -36,7 +52,9 @@ def test_numbers_are_those_of_the_bridges_own_forward_pass(mode, family):
     rows = torch.tensor(random_rows((17, 17), 6))
     with torch.no_grad():
         wanted = adapter.model(rows).log_softmax(-1).flatten(0, 1)
-        found = adapter.read.logits(adapter.forward(rows, torch.ones_like(rows)).flatten(0, 1)).log_softmax(-1)
+        found = adapter.read.logits(
+            adapter.forward(rows, torch.ones_like(rows)).flatten(0, 1)
+        ).log_softmax(-1)
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
     assert al.model_card(adapter.model).weights_processed == (mode == "processed")
     engine = choose_engine(adapter, "cone", TRIAL)
@@ -62,7 +80,9 @@ def test_a_users_hook_is_named_and_leads_to_the_reference_engine():
 
 def test_a_hook_on_the_module_of_hugging_face_is_named():
     adapter = bridge_in("raw", "qwen2")
-    adapter.model.blocks[2].mlp.original_component.register_forward_hook(lambda module, args, out: 2 * out)
+    adapter.model.blocks[2].mlp.original_component.register_forward_hook(
+        lambda module, args, out: 2 * out
+    )
     with pytest.warns(UserWarning, match="a hook is attached to blocks.2.mlp"):
         assert choose_engine(adapter, "cone", TRIAL).name == "reference"
 
@@ -89,12 +109,19 @@ def test_recurrent_layers_run_in_the_reference_engine_and_refuse_a_knockout(part
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
     rows, donors = random_rows(LENGTHS, 1), random_rows(DONOR_LENGTHS, 2)
     swaps = engine.run_swaps(
-        batch_of(answer_reader(adapter, rows), rows, donors), site="resid_pre", layers=range(adapter.n_layers), window=1
+        batch_of(answer_reader(adapter, rows), rows, donors),
+        site="resid_pre",
+        layers=range(adapter.n_layers),
+        window=1,
     )
     assert effects_of(swaps)[0] > 0.1
     for case in range(4):
         assert KINDS["cells"](random.Random(case), adapter).off <= 1  # without a prefix cache
     prompts = random_rows((13, 4, 7), 8)
-    assert greedy(adapter, prompts, max_new_tokens=3, stop=lambda ids: False) == [continue_greedily(hf, each, 3) for each in prompts]
-    with pytest.raises(InputError, match="through which tokens act without attention: no knockout is possible"):
+    assert greedy(adapter, prompts, max_new_tokens=3, stop=lambda ids: False) == [
+        continue_greedily(hf, each, 3) for each in prompts
+    ]
+    with pytest.raises(
+        InputError, match="through which tokens act without attention: no knockout is possible"
+    ):
         ReferenceEngine(adapter).knockout_states(cut_batch_of(), where=None, windows=[range(1)])

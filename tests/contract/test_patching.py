@@ -15,7 +15,9 @@ from tests.tiers import fast
 
 FUNCTIONS = sorted(name for name in ours.__all__ if name.startswith("get_act_patch_"))
 HAS_RESULT = patching_result_class() is not None
-needs_result = pytest.mark.skipif(not HAS_RESULT, reason="transformer-lens 3.9 has no PatchingResult")
+needs_result = pytest.mark.skipif(
+    not HAS_RESULT, reason="transformer-lens 3.9 has no PatchingResult"
+)
 
 
 def setting(family):
@@ -41,7 +43,9 @@ def each_log_prob(logits):
 def both(name, family, *metric, **options):
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [getattr(module, name)(*setting(family), *metric, **options) for module in (ours, theirs)]
+        return [
+            getattr(module, name)(*setting(family), *metric, **options) for module in (ours, theirs)
+        ]
 
 
 def close(found, wanted):
@@ -71,7 +75,9 @@ def writes(logits):
 
 @pytest.mark.parametrize("metric", [rank, peak, writes], ids=lambda metric: metric.__name__)
 @pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"]))
-@pytest.mark.parametrize("name", ["resid_pre", "mlp_out", "attn_head_k_by_pos", "attn_head_pattern_all_pos"])
+@pytest.mark.parametrize(
+    "name", ["resid_pre", "mlp_out", "attn_head_k_by_pos", "attn_head_pattern_all_pos"]
+)
 def test_metrics_that_move_in_steps_or_write_into_the_logits(name, family, metric):
     found, wanted = both(f"get_act_patch_{name}", family, metric)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
@@ -79,10 +85,22 @@ def test_metrics_that_move_in_steps_or_write_into_the_logits(name, family, metri
 
 @needs_result
 @pytest.mark.parametrize(
-    "name", ["get_act_patch_resid_pre", "get_act_patch_attn_head_k_by_pos", "get_act_patch_attn_head_by_pos_every"]
+    "name",
+    [
+        "get_act_patch_resid_pre",
+        "get_act_patch_attn_head_k_by_pos",
+        "get_act_patch_attn_head_by_pos_every",
+    ],
 )
 @pytest.mark.parametrize("metric", [each_logit, {"logit": each_logit, "log_prob": each_log_prob}])
-@pytest.mark.parametrize("options", [{"reduce": "none"}, {"reduce": "none", "baseline": True}, {"reduce": "mean", "baseline": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reduce": "none"},
+        {"reduce": "none", "baseline": True},
+        {"reduce": "mean", "baseline": True},
+    ],
+)
 def test_results_of_each_example(name, metric, options):
     found, wanted = both(name, "llama", metric, **options)
     assert type(found) is type(wanted)
@@ -100,7 +118,9 @@ def test_the_mean_over_examples_is_a_tensor():
         warnings.simplefilter("error")  # the cone engine is used, also after run_with_cache
         found = ours.get_act_patch_resid_pre(*setting("llama"), each_logit, reduce="mean")
     with torch.no_grad():
-        wanted = ours.get_act_patch_resid_pre(*setting("llama"), lambda logits: each_logit(logits).mean())
+        wanted = ours.get_act_patch_resid_pre(
+            *setting("llama"), lambda logits: each_logit(logits).mean()
+        )
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
@@ -109,14 +129,22 @@ def test_the_mean_over_examples_is_a_tensor():
     [
         (mean_logit, {"reduce": "sum"}, InputError, "reduce='sum': unknown"),
         ({}, {}, InputError, "an empty mapping"),
-        (mean_logit, {"reduce": "mean"}, ShapeError, r"returned shape \(\). Return \[batch\] = \(2,\)"),
+        (
+            mean_logit,
+            {"reduce": "mean"},
+            ShapeError,
+            r"returned shape \(\). Return \[batch\] = \(2,\)",
+        ),
         (each_logit, {}, ShapeError, r"returned shape \(2,\). Return a scalar"),
         pytest.param(
-            each_logit, {"reduce": "none"}, InputError, "TransformerLens 3.9 does not have",
+            each_logit,
+            {"reduce": "none"},
+            InputError,
+            "TransformerLens 3.9 does not have",
             marks=pytest.mark.skipif(HAS_RESULT, reason="transformer-lens 4.x has it"),
         ),
     ],
-)  # fmt: skip
+)
 def test_errors(metric, options, error, message):
     with pytest.raises(error, match=message):
         ours.get_act_patch_resid_pre(*setting("llama"), metric, **options)

@@ -30,7 +30,9 @@ QUIET = {"show_progress": False}
 def make(family, backend, *, bos=True):
     """A live model; its tokenizer has a chat template that begins with BOS."""
     tokenizer = copy.deepcopy(small_tokenizer("byte", bos=bos, chat=True))
-    return load_model(random_model(FAMILIES[family]()), tokenizer=tokenizer, backend=backend, device="cpu")
+    return load_model(
+        random_model(FAMILIES[family]()), tokenizer=tokenizer, backend=backend, device="cpu"
+    )
 
 
 def statuses(found, status):
@@ -43,11 +45,14 @@ def test_a_right_model_has_no_fault(family, bos, backend):
     found = doctor(make(family, backend, bos=bos), **QUIET)
     assert found.ok
     assert [check.name for check in found.checks] == [name for name, _, _ in CHECKS]
-    assert statuses(found, "not applicable") == ({"rotary positions"} if family == "gpt2" else set())
+    assert statuses(found, "not applicable") == (
+        {"rotary positions"} if family == "gpt2" else set()
+    )
     assert statuses(found, "warning") == set()
 
 
-# --- faults -------------------------------------------------------------------------------------------------------------------
+# --- faults
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def point(model, site, layer=1):
@@ -68,7 +73,9 @@ def replace_class(model, site, change):
 def bos_twice(model):
     tokenizer = model.tokenizer
     bos = ("<s>", tokenizer.bos_token_id)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[bos])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> <s> $A", special_tokens=[bos]
+    )
 
 
 def to_tokens_adds_bos(model):
@@ -86,7 +93,9 @@ def left_padding(model):
 def dropout(model):
     model.train()
     if not hasattr(model, "original_model"):  # a HookedTransformer has no dropout of its own
-        model.blocks[1].mlp.register_forward_hook(lambda module, _, out: nn.functional.dropout(out, 0.1, module.training))
+        model.blocks[1].mlp.register_forward_hook(
+            lambda module, _, out: nn.functional.dropout(out, 0.1, module.training)
+        )
 
 
 def dead_hook(model):
@@ -102,16 +111,24 @@ def shifted_position(model):
 
 
 def shifted_query(model):
-    replace_class(model, "attn.hook_pattern", lambda before, after: before + (after - before).roll(1, 2))
+    replace_class(
+        model, "attn.hook_pattern", lambda before, after: before + (after - before).roll(1, 2)
+    )
 
 
 def shifted_heads(model):
-    replace_class(model, "attn.hook_pattern", lambda before, after: before + (after - before).roll(1, 1))
+    replace_class(
+        model, "attn.hook_pattern", lambda before, after: before + (after - before).roll(1, 1)
+    )
 
 
 def inexact_write(model):
     """A hook whose result is rounded."""
-    replace_class(model, "hook_mlp_out", lambda before, after: after.half().to(after.dtype) if hooked(model) else after)
+    replace_class(
+        model,
+        "hook_mlp_out",
+        lambda before, after: after.half().to(after.dtype) if hooked(model) else after,
+    )
 
 
 def hooked(model):
@@ -126,7 +143,9 @@ def wrong_rope_base(model):
         return
     for block in model.blocks:
         attn, cfg = block.attn, model.cfg
-        tables = attn.calculate_sin_cos_rotary(cfg.rotary_dim, len(attn.rotary_sin), base=500_000.0, dtype=cfg.dtype)
+        tables = attn.calculate_sin_cos_rotary(
+            cfg.rotary_dim, len(attn.rotary_sin), base=500_000.0, dtype=cfg.dtype
+        )
         attn.rotary_sin, attn.rotary_cos = tables
 
 
@@ -147,11 +166,15 @@ def norms_of_one(model):
 
 
 def mixed_rows(model):
-    model.blocks[1].register_forward_hook(lambda module, _, out: with_stream(out, lambda x: x + 0.1 * x.mean(0, keepdim=True)))
+    model.blocks[1].register_forward_hook(
+        lambda module, _, out: with_stream(out, lambda x: x + 0.1 * x.mean(0, keepdim=True))
+    )
 
 
 def leak_between_tokens(model):
-    model.blocks[1].register_forward_hook(lambda module, _, out: with_stream(out, lambda x: x + x.roll(1, 1)))
+    model.blocks[1].register_forward_hook(
+        lambda module, _, out: with_stream(out, lambda x: x + x.roll(1, 1))
+    )
 
 
 def with_stream(out, change):
@@ -161,8 +184,12 @@ def with_stream(out, change):
 def skip_connection(model):
     """Block 2 reads the embedding as well as the stream."""
     kept = {}
-    model.blocks[0].register_forward_pre_hook(lambda module, args, named: kept.update(x=stream_in(args, named)), with_kwargs=True)
-    model.blocks[1].register_forward_hook(lambda module, _, out: with_stream(out, lambda x: x + kept["x"]))
+    model.blocks[0].register_forward_pre_hook(
+        lambda module, args, named: kept.update(x=stream_in(args, named)), with_kwargs=True
+    )
+    model.blocks[1].register_forward_hook(
+        lambda module, _, out: with_stream(out, lambda x: x + kept["x"])
+    )
 
 
 def stream_in(args, named):
@@ -170,17 +197,29 @@ def stream_in(args, named):
 
 
 FAULTS = [
-    ("BOS", bos_twice, "llama"), ("BOS", to_tokens_adds_bos, "llama"), ("padding", left_padding, "llama"),
-    ("evaluation mode", dropout, "gpt2"), ("hooks fire once", dead_hook, "llama"), ("writes", shifted_position, "llama"),
-    ("writes", shifted_query, "gpt2"), ("head mapping", shifted_heads, "llama"), ("identity patch", inexact_write, "gpt2"),
-    ("rotary positions", wrong_rope_base, "llama"), ("processed weights", folded_unannounced, "gpt2"),
-    ("processed weights", norms_of_one, "gpt2"), ("batch equals rows", mixed_rows, "llama"),
-    ("noise floor", mixed_rows, "llama"), ("knockout", leak_between_tokens, "llama"), ("full patch", skip_connection, "gpt2"),
-]  # fmt: skip
+    ("BOS", bos_twice, "llama"),
+    ("BOS", to_tokens_adds_bos, "llama"),
+    ("padding", left_padding, "llama"),
+    ("evaluation mode", dropout, "gpt2"),
+    ("hooks fire once", dead_hook, "llama"),
+    ("writes", shifted_position, "llama"),
+    ("writes", shifted_query, "gpt2"),
+    ("head mapping", shifted_heads, "llama"),
+    ("identity patch", inexact_write, "gpt2"),
+    ("rotary positions", wrong_rope_base, "llama"),
+    ("processed weights", folded_unannounced, "gpt2"),
+    ("processed weights", norms_of_one, "gpt2"),
+    ("batch equals rows", mixed_rows, "llama"),
+    ("noise floor", mixed_rows, "llama"),
+    ("knockout", leak_between_tokens, "llama"),
+    ("full patch", skip_connection, "gpt2"),
+]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "inject", "family"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("name", "inject", "family"), FAULTS, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_a_fault_is_found_by_its_check(name, inject, family, backend):
     model = make(family, backend)
     inject(model)
@@ -197,15 +236,23 @@ def test_a_wrong_rope_base_of_the_mapping_is_found_by_log_probs(tiny, monkeypatc
     from anchorlens.models.hooked import mapping
 
     right = mapping.rotary
-    monkeypatch.setattr(mapping, "rotary", lambda *args, **options: right(*args, **options) | {"rotary_base": 500_000.0})
+    monkeypatch.setattr(
+        mapping,
+        "rotary",
+        lambda *args, **options: right(*args, **options) | {"rotary_base": 500_000.0},
+    )
     found = doctor(str(tiny("llama")), device="cpu", backend="hooked", **QUIET)
     assert statuses(found, "failed") == {"log-probabilities"}
-    assert "rotary positions of layer 0 (global) differ from Hugging Face's" in found.checks[0].detail
+    assert (
+        "rotary positions of layer 0 (global) differ from Hugging Face's" in found.checks[0].detail
+    )
 
 
 def test_a_live_bridge_is_compared_with_a_new_hugging_face_model():
     model = make("llama", "bridge")
-    assert doctor(model, **QUIET).checks[0].detail == "a new Hugging Face model with the same weights"
+    assert (
+        doctor(model, **QUIET).checks[0].detail == "a new Hugging Face model with the same weights"
+    )
     wrong_rope_base(model)
     assert {"log-probabilities", "rotary positions"} <= statuses(doctor(model, **QUIET), "failed")
 
@@ -215,7 +262,10 @@ def test_announced_folding_is_stated_and_has_no_parity():
     model.enable_compatibility_mode(disable_warnings=True)
     found = doctor(model, **QUIET)
     assert (found.ok, statuses(found, "warning")) == (True, set())
-    assert "weights_processed=True" in found.to_frame().set_index("name").loc["processed weights", "detail"]
+    assert (
+        "weights_processed=True"
+        in found.to_frame().set_index("name").loc["processed weights", "detail"]
+    )
     assert found.checks[0].status == "not applicable"
     assert "processed" in found.checks[0].detail
 
@@ -227,7 +277,9 @@ def test_a_cone_engine_that_differs_is_found(backend, monkeypatch):
 
     right = blocks.Block.rotate_
     monkeypatch.setattr(
-        blocks.Block, "rotate_", lambda self, x, angles: right(self, -x, angles) if self.layer else right(self, x, angles)
+        blocks.Block,
+        "rotate_",
+        lambda self, x, angles: right(self, -x, angles) if self.layer else right(self, x, angles),
     )
     kind = type(next_block(model))
     out = kind.mlp_out
@@ -268,16 +320,23 @@ def test_the_model_is_unchanged_by_the_checks():
 
 @pytest.mark.parametrize(
     ("options", "argument"),
-    [({"seed": -1}, "seed"), ({"seed": "a"}, "seed"), ({"device": "gpu"}, "device"), ({"dtype": "int8"}, "dtype"),
-     ({"backend": "x"}, "backend"), ({"tokenizer": small_tokenizer("byte", bos=False)}, "tokenizer")],
-)  # fmt: skip
+    [
+        ({"seed": -1}, "seed"),
+        ({"seed": "a"}, "seed"),
+        ({"device": "gpu"}, "device"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"backend": "x"}, "backend"),
+        ({"tokenizer": small_tokenizer("byte", bos=False)}, "tokenizer"),
+    ],
+)
 def test_arguments_are_checked(options, argument):
     with pytest.raises(al.InputError) as caught:
         doctor(make("llama", BACKENDS[0]), **QUIET | options)
     assert argument in caught.value.arguments
 
 
-# --- results and command --------------------------------------------------------------------------------------------------------
+# --- results and command
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_diagnosis_is_a_frame_a_text_a_page_and_json():
@@ -290,10 +349,18 @@ def test_a_diagnosis_is_a_frame_a_text_a_page_and_json():
     told = json.loads(found.to_json())
     assert told["ok"] is False
     assert told["checks"][3] == {
-        "name": "padding", "status": "failed", "value": 1, "limit": 0, "unit": "faults", "detail": "padding_side='left'",
+        "name": "padding",
+        "status": "failed",
+        "value": 1,
+        "limit": 0,
+        "unit": "faults",
+        "detail": "padding_side='left'",
         "cure": "Set model.tokenizer.padding_side = 'right'.",
-    }  # fmt: skip
-    assert "padding_side=&#x27;left&#x27;" in found._repr_html_() or "padding_side='left'" in found._repr_html_()
+    }
+    assert (
+        "padding_side=&#x27;left&#x27;" in found._repr_html_()
+        or "padding_side='left'" in found._repr_html_()
+    )
     with pytest.raises(AttributeError):
         found.model = "x"
 
@@ -314,7 +381,9 @@ def test_command(command, tiny, monkeypatch):
     out = command(tiny("llama", bos=True), "--device", "cpu", "--backend", BACKENDS[-1], code=0).out
     assert "float32 on cpu" in out
     assert re.search(r"cone equals reference +ok", out)
-    told = json.loads(command(tiny("llama"), "--device", "cpu", "--json", "--dtype", "bfloat16", "-q", code=0).out)
+    told = json.loads(
+        command(tiny("llama"), "--device", "cpu", "--json", "--dtype", "bfloat16", "-q", code=0).out
+    )
     assert (told["ok"], told["dtype"]) == (True, "bfloat16")
     monkeypatch.setattr("anchorlens.models.target.attach_tokenizer", without_padding_side)
     failed = command(tiny("llama"), "--device", "cpu", "-q", code=1).out
@@ -334,9 +403,9 @@ def test_command_with_invalid_input(command):
 
 def test_help_and_import_load_no_torch():
     code = (
-        "import sys, anchorlens\nfrom anchorlens.cli.entry import main\n"
-        "try:\n    main(['doctor', '--help'])\nexcept SystemExit as stopped:\n    assert not stopped.code\n"
-        "assert not {'torch', 'transformers', 'transformer_lens'} & set(sys.modules)"
+        "import sys, anchorlens\nfrom anchorlens.cli.entry import main\ntry:\n    main(['doctor',"
+        " '--help'])\nexcept SystemExit as stopped:\n    assert not stopped.code\nassert not"
+        " {'torch', 'transformers', 'transformer_lens'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

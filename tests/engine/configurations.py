@@ -1,4 +1,6 @@
-"""Small random models of every kind of configuration that TransformerLens has and the cone engine knows."""
+"""Small random models of every kind of configuration that TransformerLens has and the cone engine
+knows.
+"""
 
 from functools import cache
 
@@ -20,7 +22,13 @@ BASE = {
     "init_weights": False,
 }
 ROTARY = {"positional_embedding_type": "rotary", "rotary_dim": 6}
-LLAMA = {**ROTARY, "normalization_type": "RMS", "final_rms": True, "gated_mlp": True, "act_fn": "silu"}
+LLAMA = {
+    **ROTARY,
+    "normalization_type": "RMS",
+    "final_rms": True,
+    "gated_mlp": True,
+    "act_fn": "silu",
+}
 EXPERTS = {**LLAMA, "num_experts": 4, "experts_per_token": 2}
 
 
@@ -45,11 +53,19 @@ CONFIGS: dict[str, dict[str, object]] = {
     "local_1": near("local", "local", "local", window=1),
     "mistral": {**LLAMA, **near("local", "local", "local", window=3), "n_key_value_heads": 2},
     "gemma2": {
-        **LLAMA, **near("global", "local", "global", window=4), "n_key_value_heads": 2, "act_fn": "gelu_pytorch_tanh",
-        "use_normalization_before_and_after": True, "attn_scores_soft_cap": 3.0, "output_logits_soft_cap": 5.0,
+        **LLAMA,
+        **near("global", "local", "global", window=4),
+        "n_key_value_heads": 2,
+        "act_fn": "gelu_pytorch_tanh",
+        "use_normalization_before_and_after": True,
+        "attn_scores_soft_cap": 3.0,
+        "output_logits_soft_cap": 5.0,
     },
     "qk_norm": {
-        **LLAMA, **near("local", "global", "local", window=6), "n_key_value_heads": 2, "use_qk_norm": True,
+        **LLAMA,
+        **near("local", "global", "local", window=6),
+        "n_key_value_heads": 2,
+        "use_qk_norm": True,
         "rotary_base_local": 500.0,
     },
     "solu_ln": {"act_fn": "solu_ln"},
@@ -59,7 +75,10 @@ CONFIGS: dict[str, dict[str, object]] = {
     "attn_in": {"use_attn_in": True},
     "hook_mlp_in": {"use_hook_mlp_in": True},
     "parallel_norms_after": {
-        "parallel_attn_mlp": True, "normalization_type": "RMS", "final_rms": True, "use_normalization_before_and_after": True,
+        "parallel_attn_mlp": True,
+        "normalization_type": "RMS",
+        "final_rms": True,
+        "use_normalization_before_and_after": True,
     },
     "vocab_out": {"d_vocab_out": 50},
     "embedding_norm": {"post_embedding_ln": True},
@@ -67,25 +86,39 @@ CONFIGS: dict[str, dict[str, object]] = {
     "relu": {"act_fn": "relu"},
     "float64": {"dtype": torch.float64},
     "split_qkv_experts": {**EXPERTS, "n_key_value_heads": 2, "use_split_qkv_input": True},
-    "ungrouped_experts": {**EXPERTS, "n_key_value_heads": 2, "ungroup_grouped_query_attention": True},
+    "ungrouped_experts": {
+        **EXPERTS,
+        "n_key_value_heads": 2,
+        "ungroup_grouped_query_attention": True,
+    },
     "alibi": {"positional_embedding_type": "alibi", "post_embedding_ln": True},
     "alibi_near_capped": {
-        **near("local", "global", "local", window=5), "positional_embedding_type": "alibi", "n_key_value_heads": 2,
+        **near("local", "global", "local", window=5),
+        "positional_embedding_type": "alibi",
+        "n_key_value_heads": 2,
         "attn_scores_soft_cap": 3.0,
     },
     "attn_only": {"attn_only": True, "normalization_type": "LNPre"},
     "sinks": {**LLAMA, "n_key_value_heads": 2, "use_attention_sinks": True},
     "sinks_near": {
-        **EXPERTS, **near("local", "global", "local", window=4), "n_key_value_heads": 2, "use_attention_sinks": True,
+        **EXPERTS,
+        **near("local", "global", "local", window=4),
+        "n_key_value_heads": 2,
+        "use_attention_sinks": True,
     },
     "clipped": {**ROTARY, "clip_qkv": 0.5},
     "olmo2": {**LLAMA, "n_key_value_heads": 2, "original_architecture": "Olmo2ForCausalLM"},
     "olmo3": {
-        **LLAMA, **near("local", "global", "local", window=5), "original_architecture": "Olmo3ForCausalLM",
-        "use_yarn_rope": True, "yarn_factor": 4.0, "yarn_original_max_position_embeddings": 16, "yarn_global_attn_only": True,
+        **LLAMA,
+        **near("local", "global", "local", window=5),
+        "original_architecture": "Olmo3ForCausalLM",
+        "use_yarn_rope": True,
+        "yarn_factor": 4.0,
+        "yarn_original_max_position_embeddings": 16,
+        "yarn_global_attn_only": True,
     },
     "olmoe": {**EXPERTS, "original_architecture": "OlmoeForCausalLM", "clip_qkv": 0.8},
-}  # fmt: skip
+}
 
 
 @cache
@@ -114,6 +147,8 @@ def adapter_of(name: str, dtype: torch.dtype = torch.float32) -> Adapter:
 
 
 def types_of(name: str) -> tuple[torch.dtype, ...]:
-    """Types in which a configuration is looked at: in float64 a wrong number cannot hide behind rounding."""
+    """Types in which a configuration is looked at: in float64 a wrong number cannot hide behind
+    rounding.
+    """
     own = CONFIGS[name].get("dtype")
     return (torch.float32, torch.float64) if own is None else (own,)  # type: ignore[return-value]

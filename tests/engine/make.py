@@ -2,18 +2,22 @@
 
 import torch
 
+from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
-from anchorlens.engine.reference import last_stream
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
 from tests.models.tiny import VOCAB
 
 LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)
-# Row by row: where streams are put, and where they are taken from. All rows are longer than the sliding window.
+# Row by row: where streams are put, and where they are taken from. All rows are longer than the
+# sliding window.
 ANCHORS = {
-    "exact_question": (((3, 4, 5), (2,), (5, 4, 3, 9), (1, 7)), ((2, 3, 4), (6,), (1, 2, 3, 8), (9, 0))),
+    "exact_question": (
+        ((3, 4, 5), (2,), (5, 4, 3, 9), (1, 7)),
+        ((2, 3, 4), (6,), (1, 2, 3, 8), (9, 0)),
+    ),
     "pre_answer": (((11,), (7,), (14,), (9,)), ((8,), (16,), (5,), (13,))),
     "null": (((), (4,), (), (6, 8)), ((), (3,), (), (1, 1))),
     # The last row's change lies behind its last read, so it alters nothing there.
@@ -22,8 +26,8 @@ ANCHORS = {
 }
 # Position of each read, row by row.
 READS = ((11,), (7, 8, 9), (14, 15, 16), (9, 10))
-# Positions that are no longer read, row by row, for two variants and one that cuts nothing; the last row of the first is cut behind
-# its read.
+# Positions that are no longer read, row by row, for two variants and one that cuts nothing; the
+# last row of the first is cut behind its read.
 CUT_SOURCES = ([(3, 4, 5), (2,), (5, 9), (12,)], [(1,), (), (4, 6, 7), (2, 3)], [(), (), (), ()])
 CUT_READS = (14, 9, 16, 11)
 
@@ -45,12 +49,18 @@ def answer_reader(adapter, rows, positions=READS, readout=answer_joint):
         best, second = adapter.read.logits(stream[i, list(where)]).topk(2).indices.T.tolist()
         for slot, p in enumerate(where):
             reads.append((i, p, best[slot], second[slot] if slot == 0 and i % 3 != 1 else -1, slot))
-    columns = [torch.tensor(column) for column in zip(*reads, strict=True)]
-    return AnswerReader(ReadPlan(*columns, n_examples=len(rows)), readout)
+    row, position, token, rival, slot = torch.tensor(reads).T
+    plan = ReadPlan(
+        row=row, position=position, token=token, rival=rival, slot=slot, n_examples=len(rows)
+    )
+    return AnswerReader(plan, readout)
 
 
 def batch_of(reader, rows, donors, anchors=ANCHORS):
-    swaps = tuple(AnchorSwap(name, "none", slots(at), source=slots(source)) for name, (at, source) in anchors.items())
+    swaps = tuple(
+        AnchorSwap(anchor=name, control="none", slots=slots(at), source=slots(source))
+        for name, (at, source) in anchors.items()
+    )
     return SwapBatch(pad_rows(rows), reader, swaps, pad_rows(donors))
 
 
@@ -59,8 +69,18 @@ def cut_batch_of(*, mode="mask", heads=None, targets=(None,) * 4, begin=(), voca
     rows, n = [[*begin, *row] for row in random_rows(LENGTHS, 5, vocab)], len(begin)
     targets = [None if where is None else [p + n for p in where] for where in targets]
     width = max(map(len, rows))
-    edges = tuple(cut_edges([[p + n for p in own] for own in sources], targets, width) for sources in CUT_SOURCES)
-    return KnockoutBatch(pad_rows(rows), torch.arange(4), torch.tensor(CUT_READS) + n, edges, mode, heads)
+    edges = tuple(
+        cut_edges([[p + n for p in own] for own in sources], targets, width)
+        for sources in CUT_SOURCES
+    )
+    return KnockoutBatch(
+        tokens=pad_rows(rows),
+        row=torch.arange(4),
+        position=torch.tensor(CUT_READS) + n,
+        edges=edges,
+        mode=mode,
+        heads=heads,
+    )
 
 
 def given_swaps(adapter, anchors=ANCHORS, scale=2.0):
@@ -70,7 +90,14 @@ def given_swaps(adapter, anchors=ANCHORS, scale=2.0):
     for name, (at, _) in anchors.items():
         where = slots(at)
         shape = (adapter.n_layers, *where.positions.shape, adapter.d_model)
-        swaps.append(AnchorSwap(name, "given", where, streams=scale * torch.randn(shape, generator=generator)))
+        swaps.append(
+            AnchorSwap(
+                anchor=name,
+                control="given",
+                slots=where,
+                streams=scale * torch.randn(shape, generator=generator),
+            )
+        )
     return tuple(swaps)
 
 
@@ -80,7 +107,9 @@ ALLOWED = {torch.float32: (2e-5, 2e-4, 1e-4), torch.float64: (2e-6, 1e-5, 1e-6)}
 
 
 def metrics_off(found: Metrics, wanted: Metrics, dtype: torch.dtype) -> float:
-    """Return the largest difference of two metrics, as a multiple of the tolerance; infinite where shapes or NaN differ."""
+    """Return the largest difference of two metrics, as a multiple of the tolerance; infinite where
+    shapes or NaN differ.
+    """
     in_p, in_logs, _ = ALLOWED[dtype]
     worst = 0.0
     for name in ("p", "log_p", "logit_diff"):
@@ -92,7 +121,9 @@ def metrics_off(found: Metrics, wanted: Metrics, dtype: torch.dtype) -> float:
     return worst
 
 
-def swaps_off(found: tuple[Metrics, list[Metrics]], wanted: tuple[Metrics, list[Metrics]], dtype: torch.dtype) -> float:
+def swaps_off(
+    found: tuple[Metrics, list[Metrics]], wanted: tuple[Metrics, list[Metrics]], dtype: torch.dtype
+) -> float:
     """Return the largest difference over the clean pass and every swap."""
     assert len(found[1]) == len(wanted[1])
     pairs = zip([found[0], *found[1]], [wanted[0], *wanted[1]], strict=True)
@@ -100,14 +131,23 @@ def swaps_off(found: tuple[Metrics, list[Metrics]], wanted: tuple[Metrics, list[
 
 
 def states_off(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
-    """Return the largest difference of two states, relative to the largest entry, as a multiple of the tolerance."""
+    """Return the largest difference of two states, relative to the largest entry, as a multiple of
+    the tolerance.
+    """
     if found.shape != wanted.shape:
         return float("inf")
-    return float((found - wanted).abs().nan_to_num(torch.inf).max() / (1 + wanted.abs().max()) / ALLOWED[dtype][2])
+    return float(
+        (found - wanted).abs().nan_to_num(torch.inf).max()
+        / (1 + wanted.abs().max())
+        / ALLOWED[dtype][2]
+    )
 
 
 def effects_of(wanted: tuple[Metrics, list[Metrics]]) -> list[float]:
-    """Return the largest change of log P or of the logit difference by each swap. Near P = 1 only the latter moves."""
+    """Return the largest change of log P or of the logit difference by each swap.
+
+    Near P = 1 only the latter moves.
+    """
     before, after = wanted
 
     def change(metrics: Metrics, name: str) -> float:
@@ -117,7 +157,9 @@ def effects_of(wanted: tuple[Metrics, list[Metrics]]) -> list[float]:
 
 
 def case(model, readout=answer_joint):
-    """An engine's view of a model, and four rows with donors in which all of ``ANCHORS`` are swapped."""
+    """An engine's view of a model, and four rows with donors in which all of ``ANCHORS`` are
+    swapped.
+    """
     adapter, vocab = adapt(model), int(model.cfg.d_vocab)
     rows, donors = random_rows(LENGTHS, 1, vocab), random_rows(DONOR_LENGTHS, 2, vocab)
     return adapter, batch_of(answer_reader(adapter, rows, readout=readout), rows, donors)

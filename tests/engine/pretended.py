@@ -1,8 +1,10 @@
-"""CUDA devices that are only said to be there: real numbers, on the CPU, under the rules that torch has for devices.
+"""CUDA devices that are only said to be there: real numbers, on the CPU, under the rules that torch
+has for devices.
 
-What lies on a pretended device says so (``x.device``), and an operation on tensors of two devices is an error, as it is on cards;
-indices on the CPU and single numbers from there are let through, as they are there. Account is kept of copies between devices. So a
-model that is spread over devices can be run, and its numbers compared to the bit with those of one device.
+What lies on a pretended device says so (``x.device``), and an operation on tensors of two devices
+is an error, as it is on cards; indices on the CPU and single numbers from there are let through, as
+they are there. Account is kept of copies between devices. So a model that is spread over devices
+can be run, and its numbers compared to the bit with those of one device.
 """
 
 import sys
@@ -20,14 +22,20 @@ from anchorlens.models.read import READ_SLICE
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten
-_INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+_INDEXED = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
 _PINNED = {aten.pin_memory.default, aten._pin_memory.default}
 
 
 class There(torch.Tensor):
     """Tensor on a pretended device.
 
-    To torch's own code below Python it is a meta tensor, because a build without CUDA can do nothing with one on CUDA.
+    To torch's own code below Python it is a meta tensor, because a build without CUDA can do
+    nothing with one on CUDA.
 
     Attributes:
         inner: Tensor with the numbers, on the CPU.
@@ -36,7 +44,12 @@ class There(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner, place):
-        like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype, "device": "meta"}
+        like = {
+            "strides": inner.stride(),
+            "storage_offset": inner.storage_offset(),
+            "dtype": inner.dtype,
+            "device": "meta",
+        }
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like)
 
     def __init__(self, inner, place):
@@ -82,7 +95,11 @@ class Pretended(TorchDispatchMode):
 
     def streams(self, width):
         """Devices between which tables of numbers of this width were moved, in order."""
-        return [(str(a), str(b)) for a, b, dtype, shape in self.moves if dtype.is_floating_point and shape[-1:] == (width,)]
+        return [
+            (str(a), str(b))
+            for a, b, dtype, shape in self.moves
+            if dtype.is_floating_point and shape[-1:] == (width,)
+        ]
 
 
 def _done(func, args, kwargs, moves):
@@ -110,8 +127,14 @@ def _done(func, args, kwargs, moves):
     assert len(places) <= 1, f"{func} mixes {sorted(map(str, places))}"
     here = [x for x in tensors if not isinstance(x, There) and not hasattr(x, "numbers")]
     assert not places or not any(x.is_meta for x in here), f"{func} gets a tensor without numbers"
-    if places and func in _INDEXED:  # tables of indices may lie on the CPU, what they look into may not
-        here = [x for x in (args[0], *args[2:3]) if isinstance(x, torch.Tensor) and not isinstance(x, There)]
+    if (
+        places and func in _INDEXED
+    ):  # tables of indices may lie on the CPU, what they look into may not
+        here = [
+            x
+            for x in (args[0], *args[2:3])
+            if isinstance(x, torch.Tensor) and not isinstance(x, There)
+        ]
     assert not places or not any(x.ndim for x in here), f"{func} gets a table that lies on the CPU"
     # What torch's own code made without a place of its own lies where the operation before was.
     where = to or next(iter(places), _done.last if len(here) < len(tensors) else CPU)
@@ -123,16 +146,27 @@ def _done(func, args, kwargs, moves):
     out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
     if where.type == "cpu":
         return out
-    return tree_map(lambda x: (own[id(x)] if id(x) in own else There(x, where)) if isinstance(x, torch.Tensor) else x, out)
+    return tree_map(
+        lambda x: (
+            (own[id(x)] if id(x) in own else There(x, where)) if isinstance(x, torch.Tensor) else x
+        ),
+        out,
+    )
 
 
 _done.last = CPU
 
 
 def _listed(key):
-    """Lists of indices as tables on the CPU: torch would make them where it takes the tensor to be, without their numbers."""
+    """Lists of indices as tables on the CPU: torch would make them where it takes the tensor to be,
+    without their numbers.
+    """
     one = torch.tensor(key) if isinstance(key, list) else key
-    return tuple(torch.tensor(k) if isinstance(k, list) else k for k in one) if isinstance(one, tuple) else one
+    return (
+        tuple(torch.tensor(k) if isinstance(k, list) else k for k in one)
+        if isinstance(one, tuple)
+        else one
+    )
 
 
 def _inner(x):
@@ -148,7 +182,9 @@ def _copied(x, to, asked, moves):
 
 @contextmanager
 def pretended(count=2, free=None):
-    """So many CUDA devices in a ``with`` block, with so much free memory each; sizes of slices are those of the CPU."""
+    """So many CUDA devices in a ``with`` block, with so much free memory each; sizes of slices are
+    those of the CPU.
+    """
     free = free or [4 * 2**30] * count
     name = [f"Pretended {i}" for i in range(count)]
     devices = {

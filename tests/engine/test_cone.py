@@ -1,4 +1,6 @@
-"""The cone engine equals the reference engine: families x sites x windows x readers x kinds of intervention."""
+"""The cone engine equals the reference engine: families x sites x windows x readers x kinds of
+intervention.
+"""
 
 import copy
 
@@ -6,9 +8,16 @@ import pytest
 import torch
 
 from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.engine.patches import SwapBatch, check_windows
-from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_joint, first_token
-from anchorlens.engine.reference import ReferenceEngine, last_stream
+from anchorlens.engine.readouts import (
+    AnswerReader,
+    ChoiceReader,
+    StateReader,
+    answer_joint,
+    first_token,
+)
+from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
@@ -33,6 +42,7 @@ from tests.engine.make import (
 )
 from tests.models.tiny import FAMILIES, WINDOW
 from tests.questions.make import capital
+from tests.raised import raises
 from tests.tiers import fast
 
 TEXT_FAMILIES = sorted(set(FAMILIES) - {"gemma3_multimodal"})
@@ -40,7 +50,8 @@ TEXT_FAMILIES = sorted(set(FAMILIES) - {"gemma3_multimodal"})
 VARIANTS = {"llama_untied", "qwen2_yarn", "gpt2_by_layer", "neox_sequential", "qwen3_sliding"}
 EACH = fast([name for name in TEXT_FAMILIES if name not in VARIANTS], TEXT_FAMILIES)
 F32 = torch.float32
-# Sites in the order of a block: a change at one is seen in the same layer at itself and those that follow.
+# Sites in the order of a block: a change at one is seen in the same layer at itself and those that
+# follow.
 ORDER = ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
 # Layers in any order, and the window around each.
 WAYS = [((2, 0), 1), ((1, 2), 3), ((0, 2, 1), 2), ((1, 0), 1), ((2, 1), 3)]
@@ -49,13 +60,19 @@ WAYS = [((2, 0), 1), ((1, 2), 3), ((0, 2, 1), 2), ((1, 0), 1), ((2, 1), 3)]
 def compare(adapter, batch, **way):
     """Assert that both engines give the same metrics; return each swap's largest effect."""
     wanted = ReferenceEngine(adapter).run_swaps(batch, **way)
-    assert swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, adapter.shape.dtype) <= 1, way
+    assert (
+        swaps_off(ConeEngine(adapter).run_swaps(batch, **way), wanted, adapter.shape.dtype) <= 1
+    ), way
     return effects_of(wanted)
 
 
 def state_reader(adapter, site, layer):
-    weight = torch.randn(adapter.d_model, generator=torch.Generator().manual_seed(5)) / adapter.d_model
-    return StateReader(layer, site, torch.tensor([where[-1] for where in READS]), lambda states: states @ weight)
+    weight = (
+        torch.randn(adapter.d_model, generator=torch.Generator().manual_seed(5)) / adapter.d_model
+    )
+    return StateReader(
+        layer, site, torch.tensor([where[-1] for where in READS]), lambda states: states @ weight
+    )
 
 
 def readers(adapter, rows):
@@ -71,7 +88,8 @@ def readers(adapter, rows):
 
 @pytest.mark.parametrize("family", EACH)
 def test_swaps_at_every_site(tiny_model, family):
-    """Five swaps from donors and given streams in one batch; ragged rows that are longer than the sliding window.
+    """Five swaps from donors and given streams in one batch; ragged rows that are longer than the
+    sliding window.
 
     One reader a site, all of them for one family; the fuzzer draws the other pairs.
     """
@@ -123,23 +141,36 @@ FACTS = [("France", "Paris"), ("Japan", "Tokyo"), ("Kazakhstan", "Astana city"),
 
 
 def test_swaps_on_the_real_model(smollm2):
-    """SmolLM2, four questions with each other as donors: P within 0.001 points at the first, a middle and the last layer."""
+    """SmolLM2, four questions with each other as donors: P within 0.001 points at the first, a
+    middle and the last layer.
+    """
     adapter, tokenizer = adapt(smollm2), RowTokenizer(smollm2.tokenizer, QAPrompt())
     rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
     donors = [rows[1], rows[0], rows[3], rows[1]]
-    n = [min(len(a.positions["exact_question"]), len(b.positions["exact_question"])) for a, b in zip(rows, donors, strict=True)]
+    n = [
+        min(len(a.positions["exact_question"]), len(b.positions["exact_question"]))
+        for a, b in zip(rows, donors, strict=True)
+    ]
     where = {
         "exact_question": [
-            [r.positions["exact_question"][-k:] for r, k in zip(side, n, strict=True)] for side in (rows, donors)
+            [r.positions["exact_question"][-k:] for r, k in zip(side, n, strict=True)]
+            for side in (rows, donors)
         ],
         "pre_answer": [[r.positions["pre_answer"] for r in side] for side in (rows, donors)],
-    }  # fmt: skip
+    }
     reader = AnswerReader(answer_reads(rows, donors, first_only=False), answer_joint)
     batch = batch_of(reader, [r.ids for r in rows], [d.ids for d in donors], where)
     way = {"site": "resid_pre", "layers": (29, 0, 14), "window": 1}
-    found, wanted = (engine.run_swaps(batch, **way) for engine in (ConeEngine(adapter), ReferenceEngine(adapter)))
-    assert swaps_off(found, wanted, F32) <= 5  # streams of SmolLM2 are large: logarithms within 1e-3
-    assert max(float((a.p - b.p).abs().max()) for a, b in zip(found[1], wanted[1], strict=True)) <= 1e-5
+    found, wanted = (
+        engine.run_swaps(batch, **way) for engine in (ConeEngine(adapter), ReferenceEngine(adapter))
+    )
+    assert (
+        swaps_off(found, wanted, F32) <= 5
+    )  # streams of SmolLM2 are large: logarithms within 1e-3
+    assert (
+        max(float((a.p - b.p).abs().max()) for a, b in zip(found[1], wanted[1], strict=True))
+        <= 1e-5
+    )
     assert min(effects_of(wanted)) > 1
 
 
@@ -156,22 +187,35 @@ def test_a_pass_reports_its_progress(tiny_model):
     """Shares of the layers add up to one, one after each layer; within a layer the share is 0."""
     adapter, batch = case(tiny_model("llama"))
     shares = []
-    ConeEngine(adapter).run_swaps(batch, site="resid_pre", layers=(0, 1), window=1, on_progress=shares.append)
+    ConeEngine(adapter).run_swaps(
+        batch, site="resid_pre", layers=(0, 1), window=1, on_progress=shares.append
+    )
     assert len([share for share in shares if share]) == adapter.n_layers < len(shares)
     assert sum(shares) == pytest.approx(1)
 
 
-# --- attention knockouts ---------------------------------------------------------------------------------------------------------
+# --- attention knockouts
+# ---------------------------------------------------------------------------------------------------------
 
 LATER = (None,) * 4
-# Windows: all from one layer (as cumulative curves have them), one of all layers beside short ones, gaps, empty ones.
+# Windows: all from one layer (as cumulative curves have them), one of all layers beside short ones,
+# gaps, empty ones.
 CUTS = [
     {"windows": [range(0), range(1), range(2), range(3)]},
     {"windows": [range(3), range(1), range(1, 2), range(2, 3)], "mode": "zero"},
     {"windows": [range(3), range(2), range(3), range(1, 3)], "heads": (0, 3)},
     {"windows": [range(2), range(2, 3), range(0)], "where": ("attn_out", 1)},
-    {"windows": [range(1, 2), range(0)], "where": ("resid_post", 1), "targets": ((10, 12), (8,), (16, 17), (11,))},
-    {"windows": [range(2, 3), range(1), range(3)], "begin": range(40, 75), "mode": "zero", "heads": (1, 2)},
+    {
+        "windows": [range(1, 2), range(0)],
+        "where": ("resid_post", 1),
+        "targets": ((10, 12), (8,), (16, 17), (11,)),
+    },
+    {
+        "windows": [range(2, 3), range(1), range(3)],
+        "begin": range(40, 75),
+        "mode": "zero",
+        "heads": (1, 2),
+    },
 ]
 
 
@@ -201,7 +245,10 @@ def test_cuts_read_at_all_layers(tiny_model, family):
     for site, mode, layers, heads in cuts:
         batch, way = cut_batch_of(mode=mode, heads=heads), {"site": site, "layers": layers}
         wanted = ReferenceEngine(adapter).knockout_states_all_layers(batch, **way)
-        assert states_off(ConeEngine(adapter).knockout_states_all_layers(batch, **way), wanted, F32) <= 1, site
+        assert (
+            states_off(ConeEngine(adapter).knockout_states_all_layers(batch, **way), wanted, F32)
+            <= 1
+        ), site
         moved = (wanted[1] - wanted[0]).abs().amax((1, 2))
         first = layers[0] + (adapter.model.cfg.parallel_attn_mlp and site == "mlp_out")
         assert [bool(m > 0) for m in moved] == [layer >= first for layer in range(3)], site
@@ -214,7 +261,7 @@ def test_windows_with_gaps_are_refused(tiny_model, kind):
         (engine.knockout_states, {"where": None, "windows": [range(1), range(0, 3, 2)]}),
         (engine.knockout_states_all_layers, {"site": "resid_post", "layers": range(0, 3, 2)}),
     ):
-        with pytest.raises(InputError, match="range of neighbouring layers"):
+        with raises(InputError, "layers"):
             run(batch, **options)
-    with pytest.raises(InputError, match=r"layers=\[0, 2\]"):
+    with raises(InputError, "layers"):
         check_windows([range(2), [0, 2]])

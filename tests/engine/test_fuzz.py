@@ -1,4 +1,6 @@
-"""The cone engine on random batches of every kind of configuration; many more by ``python -m tests.engine.fuzz``."""
+"""The cone engine on random batches of every kind of configuration; many more by ``python -m
+tests.engine.fuzz``.
+"""
 
 import random
 

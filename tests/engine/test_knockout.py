@@ -1,4 +1,5 @@
-"""Cut edges against plain Hugging Face attention, on SmolLM2's real weights and on small random models of every family.
+"""Cut edges against plain Hugging Face attention, on SmolLM2's real weights and on small random
+models of every family.
 
 Hugging Face takes each row alone, without padding; the cuts of a ragged batch go through together.
 """
@@ -9,9 +10,9 @@ import pytest
 import torch
 import transformers
 
+from anchorlens.engine.hooked_passes import last_stream, read_states
 from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
 from anchorlens.engine.patches import Slots
-from anchorlens.engine.reference import last_stream, read_states
 from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
@@ -32,7 +33,9 @@ class Pair:
 
     def __init__(self, model, path):
         self.adapter = adapt(model)
-        self.hf = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+        self.hf = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
         tokenizer = RowTokenizer(model.tokenizer, QAPrompt())
         self.rows = [tokenizer.row(capital(*fact)) for fact in FACTS]
         self.batch = pad_rows([row.ids for row in self.rows])
@@ -45,7 +48,9 @@ class Pair:
         return cut_edges([row.positions[source] for row in self.rows], targets, self.width)
 
     def cut(self, named="exact_question -> later", layers=None, mode="mask", heads=None):
-        return AttentionKnockout(self.edges(named), self.all_layers if layers is None else tuple(layers), mode, heads)
+        return AttentionKnockout(
+            self.edges(named), self.all_layers if layers is None else tuple(layers), mode, heads
+        )
 
     def states(self, cut=None):
         """Return the residual stream after every block, [layer example pos d_model]."""
@@ -54,7 +59,9 @@ class Pair:
         return read_states(self.adapter, self.batch, slots, "resid_post", cut)
 
     def mask(self, hidden):
-        """Additive masks of one row, [1 head pos pos], by the kind of layer where the architecture has several kinds."""
+        """Additive masks of one row, [1 head pos pos], by the kind of layer where the architecture
+        has several kinds.
+        """
         n, config = hidden.shape[-1], self.hf.config
         back = torch.arange(n)[:, None] - torch.arange(n)
         full, near = (
@@ -66,12 +73,16 @@ class Pair:
         return near if config.model_type == "mistral" else full
 
     def plain(self, i, hidden=None, **options):
-        """Hugging Face's states after every block but the last (the final norm hides that one), and its log-probabilities."""
+        """Hugging Face's states after every block but the last (the final norm hides that one), and
+        its log-probabilities.
+        """
         ids = torch.tensor([self.rows[i].ids])
         if hidden is None:
             hidden = torch.zeros(1, ids.shape[1], ids.shape[1], dtype=torch.bool)
         with torch.no_grad():
-            out = self.hf(ids, attention_mask=self.mask(hidden), output_hidden_states=True, **options)
+            out = self.hf(
+                ids, attention_mask=self.mask(hidden), output_hidden_states=True, **options
+            )
         return torch.stack(out.hidden_states[1:-1])[:, 0], out.logits[0].float().log_softmax(-1)
 
     def own(self, edges, i):
@@ -80,11 +91,13 @@ class Pair:
         return edges[i, :n, :n][None]
 
     def apart(self, states, i, plain, only=None):
-        """The largest deviation of row i from Hugging Face's states and log-probabilities, where 1 is what is allowed.
+        """The largest deviation of row i from Hugging Face's states and log-probabilities, where 1
+        is what is allowed.
 
-        Log-probabilities: 1e-4. States: 1e-4 of the stream's size at that token, where it exceeds 1, and a share of 1e-5: SmolLM2
-        has single entries of 6e2 at every token and of 2e4 at the first, where float32's own steps are 6e-5 and 2e-3. ``only``:
-        these positions of the row. NaN stays NaN, which no comparison of a test holds for.
+        Log-probabilities: 1e-4. States: 1e-4 of the stream's size at that token, where it exceeds
+        1, and a share of 1e-5: SmolLM2 has single entries of 6e2 at every token and of 2e4 at the
+        first, where float32's own steps are 6e-5 and 2e-3. ``only``: these positions of the row.
+        NaN stays NaN, which no comparison of a test holds for.
         """
         at = list(range(len(self.rows[i].ids))) if only is None else only
         mine = states[:, i, at]
@@ -135,7 +148,9 @@ def zeroed(monkeypatch, hidden, layers):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_mask_and_zero_are_those_of_hugging_faces_attention(pair, name, monkeypatch):
-    """``mask`` is its attention mask, ``zero`` a weight of zero after the softmax; clean, masked and zeroed states differ."""
+    """``mask`` is its attention mask, ``zero`` a weight of zero after the softmax; clean, masked
+    and zeroed states differ.
+    """
     two = pair(name)
     clean, masked, nulled = (two.states(cut) for cut in (None, two.cut(), two.cut(mode="zero")))
     for i in range(len(two.rows)):
@@ -150,15 +165,20 @@ def test_mask_and_zero_are_those_of_hugging_faces_attention(pair, name, monkeypa
 
 
 def test_masked_tokens_are_as_good_as_deleted(pair):
-    """States outside E_Q equal those of a run without E_Q's tokens in which the others keep their position ids."""
+    """States outside E_Q equal those of a run without E_Q's tokens in which the others keep their
+    position ids.
+    """
     two = pair("smollm2")
     states = two.states(two.cut())
     for i, row in enumerate(two.rows):
         kept = [p for p in range(len(row.ids)) if p not in row.positions["exact_question"]]
         assert 0 < len(kept) < len(row.ids)
         n = len(kept)
-        # The explicit mask matters: without one, Hugging Face takes a jump in position_ids for the start of another text.
-        mask = torch.zeros(1, 1, n, n).masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), TINIEST)
+        # The explicit mask matters: without one, Hugging Face takes a jump in position_ids for the
+        # start of another text.
+        mask = torch.zeros(1, 1, n, n).masked_fill(
+            torch.ones(n, n, dtype=torch.bool).triu(1), TINIEST
+        )
         with torch.no_grad():
             out = two.hf(
                 torch.tensor([[row.ids[p] for p in kept]]),
@@ -185,7 +205,11 @@ def test_a_window_cuts_in_its_layers_alone(pair):
     """Against Hugging Face with another mask for the attention of these three blocks."""
     two = pair("smollm2")
     layers = (8, 9, 10)
-    clean, window, together = two.states(), two.states(two.cut(layers=layers)), two.states(two.cut())
+    clean, window, together = (
+        two.states(),
+        two.states(two.cut(layers=layers)),
+        two.states(two.cut()),
+    )
     assert torch.equal(window[:8], clean[:8])
     assert distance(window[8], clean[8]) > 1e-2
     assert distance(window[-1], together[-1]) > 1e-1
@@ -196,16 +220,24 @@ def test_a_window_cuts_in_its_layers_alone(pair):
             assert options["attention_mask"].shape == mask.shape
             return args, options | {"attention_mask": mask}
 
-        hooks = [two.hf.model.layers[k].self_attn.register_forward_pre_hook(put, with_kwargs=True) for k in layers]
+        hooks = [
+            two.hf.model.layers[k].self_attn.register_forward_pre_hook(put, with_kwargs=True)
+            for k in layers
+        ]
         plain = two.plain(i)
         for hook in hooks:
             hook.remove()
         assert two.apart(window, i, plain) <= 1
 
 
-@pytest.mark.parametrize(("name", "heads"), [("smollm2", (0, 5)), ("llama", (1, 2)), ("gpt2", (3,)), ("gemma2", (0, 3))])
+@pytest.mark.parametrize(
+    ("name", "heads"), [("smollm2", (0, 5)), ("llama", (1, 2)), ("gpt2", (3,)), ("gemma2", (0, 3))]
+)
 def test_chosen_heads_are_query_heads(pair, name, heads):
-    """A mask with a head dimension. SmolLM2 has 9 query heads in 3 groups: heads 0 and 5 belong to two of them."""
+    """A mask with a head dimension.
+
+    SmolLM2 has 9 query heads in 3 groups: heads 0 and 5 belong to two of them.
+    """
     two = pair(name)
     n_heads = two.adapter.model.cfg.n_heads
     states = two.states(two.cut(heads=heads))
@@ -231,9 +263,11 @@ def test_no_heads_named_means_all_of_them(pair, mode):
 @pytest.mark.parametrize(
     ("sources", "targets", "wanted"),
     [
-        # To all later tokens: each source still reads itself, 3 still reads 1, and the tokens between and after read neither.
+        # To all later tokens: each source still reads itself, 3 still reads 1, and the tokens
+        # between and after read neither.
         ([3, 1], None, {(2, 1), (4, 1), (5, 1), (4, 3), (5, 3)}),
-        # Only later ones can be cut; named targets that are sources themselves lose the earlier sources.
+        # Only later ones can be cut; named targets that are sources themselves lose the earlier
+        # sources.
         ([1, 2], [4, 5], {(4, 1), (4, 2), (5, 1), (5, 2)}),
         ([1, 2], [0, 1, 2, 3], {(2, 1), (3, 1), (3, 2)}),
         ([4], [1, 4], set()),
@@ -248,7 +282,9 @@ def test_edges_by_hand(sources, targets, wanted):
 
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 def test_only_the_target_and_what_reads_it_changes(pair, mode):
-    """``exact_question -> answer``: tokens before the answer stay as they are, to the last bit; the answer's do not."""
+    """``exact_question -> answer``: tokens before the answer stay as they are, to the last bit; the
+    answer's do not.
+    """
     two = pair("llama")
     clean, after = two.states(), two.states(two.cut("exact_question -> answer", mode=mode))
     for i, row in enumerate(two.rows):
@@ -269,7 +305,9 @@ def test_a_cut_of_nothing_is_exactly_nothing(pair, name, mode):
 
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 def test_token_0_stays_readable_though_all_else_is_cut(pair, mode, monkeypatch):
-    """The last token's whole weight lies on the tokens that it may still read; nothing becomes NaN."""
+    """The last token's whole weight lies on the tokens that it may still read; nothing
+    becomes NaN.
+    """
     two = pair("llama")
     rows = [list(range(1, len(row.ids))) for row in two.rows]
     edges = cut_edges(rows, [[row[-1]] for row in rows], two.width)
@@ -292,14 +330,18 @@ def test_token_0_stays_readable_though_all_else_is_cut(pair, mode, monkeypatch):
 
 def test_cuts_that_do_not_exist_are_refused(pair):
     two = pair("llama")
-    wrong = [{"heads": heads} for heads in ((0, 4), (-1,), (1, 1), ())] + [{"layers": layers} for layers in ((0, 3), (-1,), (2, 2))]
+    wrong = [{"heads": heads} for heads in ((0, 4), (-1,), (1, 1), ())] + [
+        {"layers": layers} for layers in ((0, 3), (-1,), (2, 2))
+    ]
     for options in ({"mode": "masks"}, *wrong):
         with pytest.raises(InputError) as caught:
             knockout_hooks(two.adapter, two.cut(**options))
         assert caught.value.arguments == ({"mode": "knockout_mode"}.get(*options, *options),)
 
 
-@pytest.mark.parametrize(("mode", "point"), [("mask", "hook_attn_scores"), ("zero", "hook_pattern")])
+@pytest.mark.parametrize(
+    ("mode", "point"), [("mask", "hook_attn_scores"), ("zero", "hook_pattern")]
+)
 def test_a_cut_that_does_not_happen_is_an_error(pair, monkeypatch, mode, point):
     """One block's attention goes past its hook."""
     two = pair("llama")

@@ -1,4 +1,6 @@
-"""A live model stays as it was: differentiable, with its flags, hooks, weights and tables; and rows beyond its rotary tables."""
+"""A live model stays as it was: differentiable, with its flags, hooks, weights and tables; and rows
+beyond its rotary tables.
+"""
 
 import random
 
@@ -25,7 +27,9 @@ def live(monkeypatch):
 
 
 def batches(name, dtype=torch.float32):
-    """Rows, donors, spans and reads that reach far behind the tables; made with another model of the same weights."""
+    """Rows, donors, spans and reads that reach far behind the tables; made with another model of
+    the same weights.
+    """
     rng, adapter = random.Random(1), adapter_of(name, dtype)
     begin = [rng.randrange(97) for _ in range(2 * TABLE)]
     swaps = swap_batch(rng, adapter, begin=begin, n=4)
@@ -46,7 +50,9 @@ def swept(engine, swaps, cuts):
 
 
 def tables(model):
-    return [getattr(block.attn, name) for block in model.blocks for name in ("rotary_cos", "rotary_sin")]
+    return [
+        getattr(block.attn, name) for block in model.blocks for name in ("rotary_cos", "rotary_sin")
+    ]
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -73,7 +79,9 @@ def test_rows_beyond_the_rotary_table_have_the_reference_numbers(live, name):
 
 
 def test_tables_grow_from_batch_to_batch(live):
-    """Rows that are longer each time, by one engine: the first table of its own is soon too short."""
+    """Rows that are longer each time, by one engine: the first table of its own is soon too
+    short.
+    """
     adapter, other = live("llama", torch.float64), adapter_of("llama", torch.float64)
     cone = ConeEngine(adapter)
     for length in (12, 17, 18, 33, 34, 63, 20):
@@ -91,13 +99,23 @@ def state(model):
         "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
         "grad": {name: p.grad for name, p in model.named_parameters()},
         "hooks": [
-            (name, dict(module._forward_hooks), dict(module._backward_hooks), dict(module._forward_pre_hooks))
+            (
+                name,
+                dict(module._forward_hooks),
+                dict(module._backward_hooks),
+                dict(module._forward_pre_hooks),
+            )
             for name, module in model.named_modules()
         ],
-        "own": {name: (list(point.fwd_hooks), list(point.bwd_hooks)) for name, point in model.hook_dict.items()},
+        "own": {
+            name: (list(point.fwd_hooks), list(point.bwd_hooks))
+            for name, point in model.hook_dict.items()
+        },
         "cfg": {name: str(value) for name, value in vars(model.cfg).items()},
         "modules": [id(module) for module in model.modules()],
-        "parameters": {name: (id(p), p.data_ptr(), p._version) for name, p in model.named_parameters()},
+        "parameters": {
+            name: (id(p), p.data_ptr(), p._version) for name, p in model.named_parameters()
+        },
     }
 
 
@@ -123,14 +141,20 @@ def test_a_model_is_as_it_was_and_can_still_be_trained(live, name, engine):
     # Sweeps keep no graph, and leave torch's mode alone.
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
-    assert not any(x.requires_grad or x.is_inference() for x in (before.log_p, after[0].log_p, *states))
+    assert not any(
+        x.requires_grad or x.is_inference() for x in (before.log_p, after[0].log_p, *states)
+    )
     chosen.run_swaps(batches(name)[0], **WAY)
     if engine == "reference":
         assert cells(random.Random(0), adapter).off <= 1  # one cell a row
     now = state(model)
     for what in was:
         assert now[what] == was[what], what
-    left = [*model.parameters(), *model.buffers(), *(x for m in model.modules() for x in vars(m).values())]
+    left = [
+        *model.parameters(),
+        *model.buffers(),
+        *(x for m in model.modules() for x in vars(m).values()),
+    ]
     assert not [x for x in left if isinstance(x, torch.Tensor) and x.is_inference()]
     for key, value in model.state_dict().items():
         if engine == "reference" and "rotary" in key:  # TransformerLens makes its tables longer
@@ -139,7 +163,9 @@ def test_a_model_is_as_it_was_and_can_still_be_trained(live, name, engine):
     loss = loss_of(model)
     loss.backward()
     assert torch.equal(loss, wanted)
-    for (key, mine), theirs in zip(model.named_parameters(), untouched.model.parameters(), strict=True):
+    for (key, mine), theirs in zip(
+        model.named_parameters(), untouched.model.parameters(), strict=True
+    ):
         if key == "blocks.0.attn.W_Q":
             assert mine.grad is None
         else:

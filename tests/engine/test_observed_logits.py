@@ -1,4 +1,6 @@
-"""Metrics on logits that are computed where they look, beside the same metrics on ordinary tensors."""
+"""Metrics on logits that are computed where they look, beside the same metrics on ordinary
+tensors.
+"""
 
 import copy
 
@@ -8,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anchorlens.engine.observed_logits import Logits, UnreadLogitsError, observe
+from anchorlens.engine.logits import Logits, UnreadLogitsError
+from anchorlens.engine.observed_logits import observe
 
 LOGITS = torch.randn(3, 7, 50, generator=torch.Generator().manual_seed(0))
 P = 5
@@ -107,7 +110,10 @@ METRICS = {
     "own positions and tokens": (lambda x: x[ROWS, POSITIONS, TOKENS].mean(), 3),
     "own positions": (lambda x: x[ROWS, POSITIONS].log_softmax(-1)[ROWS, TOKENS].sum(), 3),
     "everything": (lambda x: x.log_softmax(-1).mean(), 21),
-    "loss": (lambda x: F.cross_entropy(x[:, :-1].reshape(-1, 50), torch.ones(18, dtype=torch.long)), 18),
+    "loss": (
+        lambda x: F.cross_entropy(x[:, :-1].reshape(-1, 50), torch.ones(18, dtype=torch.long)),
+        18,
+    ),
     "einops": (lambda x: einops.reduce(x[:, -1], "b v -> v", "mean").max(), 3),
     "gather": (lambda x: x[:, -1, :].gather(1, TOKENS[:, None]).mean(), 3),
     "token by another arg max": (lambda x: x[0, -2, x[0, -1].argmax()], 2),
@@ -162,8 +168,12 @@ def logits_of(flat, counted=None, by_token=True):
         return flat[rows][:, tokens] + 1e-6
 
     return Logits(
-        LOGITS.shape, LOGITS.dtype, LOGITS.device, rows=lambda rows: flat[rows].clone(), tokens=tokens_of if by_token else None
-    )  # fmt: skip
+        LOGITS.shape,
+        LOGITS.dtype,
+        LOGITS.device,
+        rows=lambda rows: flat[rows].clone(),
+        tokens=tokens_of if by_token else None,
+    )
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -202,7 +212,8 @@ def test_logits_that_nobody_computed_are_an_error_also_where_the_metric_catches_
 def test_stored_logits_stay_valid_after_the_call():
     stored = []
     observe(
-        lambda x: stored.append((x, x[0, -1], x.log_softmax(-1))) or x[0, 0, 0], logits_of(LOGITS.reshape(-1, 50), by_token=False)
+        lambda x: stored.append((x, x[0, -1], x.log_softmax(-1))) or x[0, 0, 0],
+        logits_of(LOGITS.reshape(-1, 50), by_token=False),
     )
     whole, last, log_p = stored[0]
     assert torch.equal(whole + 0, LOGITS)

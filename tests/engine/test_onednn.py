@@ -1,4 +1,6 @@
-"""Float32 products by oneDNN, which is faster than torch's default on some CPUs; here on any CPU that has it."""
+"""Float32 products by oneDNN, which is faster than torch's default on some CPUs; here on any CPU
+that has it.
+"""
 
 from dataclasses import replace
 from unittest import mock
@@ -39,7 +41,9 @@ def products(monkeypatch):
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_product_is_that_of_float64(products, transposed, biased):
     draw = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(*size, generator=draw) for size in ((2 * ONEDNN_TOKENS, 48), (48, 17), (17,)))
+    x, weight, bias = (
+        torch.randn(*size, generator=draw) for size in ((2 * ONEDNN_TOKENS, 48), (48, 17), (17,))
+    )
     weight = weight.T.contiguous().T if transposed else weight
     wanted = x.double() @ weight.double() + (bias.double() if biased else 0.0)
     with torch.no_grad():
@@ -57,7 +61,9 @@ def test_only_whole_multiples_without_gradients_are_computed(products):
     assert not products
 
 
-@pytest.mark.parametrize("n", [1, ONEDNN_TOKENS - 1, 3 * ONEDNN_TOKENS + 5, SLICE, 2 * SLICE + ONEDNN_TOKENS + 1])
+@pytest.mark.parametrize(
+    "n", [1, ONEDNN_TOKENS - 1, 3 * ONEDNN_TOKENS + 5, SLICE, 2 * SLICE + ONEDNN_TOKENS + 1]
+)
 def test_products_of_any_number_of_tokens_have_few_sizes(products, n):
     """Each size has its own kernel, which oneDNN keeps."""
     x, weight = torch.randn(n, 8), torch.randn(8, 5)
@@ -80,9 +86,15 @@ def test_a_sweep_equals_the_reference_engine(products, name, monkeypatch):
 
 @pytest.mark.parametrize(
     ("vendor", "capability", "faster"),
-    [("AuthenticAMD", "AVX512", True), ("AuthenticAMD", "AVX2", False), ("GenuineIntel", "AVX512", False)],
+    [
+        ("AuthenticAMD", "AVX512", True),
+        ("AuthenticAMD", "AVX2", False),
+        ("GenuineIntel", "AVX512", False),
+    ],
 )
-def test_onednn_is_chosen_where_it_was_measured_to_be_faster(vendor, capability, faster, monkeypatch):
+def test_onednn_is_chosen_where_it_was_measured_to_be_faster(
+    vendor, capability, faster, monkeypatch
+):
     monkeypatch.setattr(devices.Path, "exists", lambda self: False)
     monkeypatch.setattr(devices.platform, "processor", lambda: f"AMD64 Family 25, {vendor}")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)

@@ -18,9 +18,14 @@ WAY = {"site": "resid_pre", "layers": (1,), "window": 1}
 
 
 def batch(begin, n):
-    """Rows (and as many donors) that have these tokens in common; the first token behind them is changed, the last one read."""
+    """Rows (and as many donors) that have these tokens in common; the first token behind them is
+    changed, the last one read.
+    """
     rng = random.Random(n)
-    rows, donors = ([[*begin, i + side * n, *rng.choices(range(97), k=OWN - 1)] for i in range(n)] for side in (0, 1))
+    rows, donors = (
+        [[*begin, i + side * n, *rng.choices(range(97), k=OWN - 1)] for i in range(n)]
+        for side in (0, 1)
+    )
     at = tuple((len(begin),) for _ in rows)
     reader = ChoiceReader(torch.tensor([len(begin) + OWN - 1] * n), (1, 2), (3,))
     return batch_of(reader, rows, donors, {"first": (at, at)})
@@ -29,12 +34,14 @@ def batch(begin, n):
 def own(n):
     """Tokens of rows, donors and cells in the last layer that a batch takes beside its prefix.
 
-    The token that is changed is in no cell: it goes on as its donor's, which stands behind the same prefix.
+    The token that is changed is in no cell: it goes on as its donor's, which stands behind the same
+    prefix.
     """
     return n * OWN + n + n * (OWN - 1)
 
 
-# Each step: what rows begin with, how many rows, then tokens of the prefix that are computed once, and that each row computes.
+# Each step: what rows begin with, how many rows, then tokens of the prefix that are computed once,
+# and that each row computes.
 SWEEPS = {
     "rows of one batch share it": [(A[:20], 4, 20, 0)],
     "too short for so few rows": [(A[:4], 2, 0, 4), (A[:4], 2, 4, 0)],
@@ -42,11 +49,29 @@ SWEEPS = {
     "single rows share it from the second on": [(A, 1, 40, 0), (A, 1, 0, 0)],
     "it grows": [(A[:20], 4, 20, 0), (A, 4, 20, 0), (A, 1, 0, 0)],
     "it grows by what is worth it": [(A[:38], 2, 38, 0), (A, 2, 0, 2), (A, 2, 2, 0)],
-    "a part of it is used": [(A, 4, 40, 0), (A[:15], 4, 0, 0), (A[:15] + B[:3], 2, 0, 3), (A, 2, 0, 0)],
-    "it branches": [(A, 4, 40, 0), (A[:15] + B[:20], 4, 20, 0), (A[:15] + B[:20], 1, 0, 0), (A[:20], 1, 0, 5)],
+    "a part of it is used": [
+        (A, 4, 40, 0),
+        (A[:15], 4, 0, 0),
+        (A[:15] + B[:3], 2, 0, 3),
+        (A, 2, 0, 0),
+    ],
+    "it branches": [
+        (A, 4, 40, 0),
+        (A[:15] + B[:20], 4, 20, 0),
+        (A[:15] + B[:20], 1, 0, 0),
+        (A[:20], 1, 0, 5),
+    ],
     "another one takes its place": [(A, 4, 40, 0), (B, 4, 40, 0), (A, 4, 40, 0)],
-    "it stays while others come that are not worth it": [(A, 4, 40, 0), (B[:3], 1, 0, 3), (A, 4, 0, 0)],
-    "it outgrows the branch": [(A[:30], 4, 30, 0), (A[:5] + B[:35], 4, 35, 0), (A[:5] + B[:38], 4, 0, 3)],
+    "it stays while others come that are not worth it": [
+        (A, 4, 40, 0),
+        (B[:3], 1, 0, 3),
+        (A, 4, 0, 0),
+    ],
+    "it outgrows the branch": [
+        (A[:30], 4, 30, 0),
+        (A[:5] + B[:35], 4, 35, 0),
+        (A[:5] + B[:38], 4, 0, 3),
+    ],
 }
 
 

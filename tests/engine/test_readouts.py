@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from anchorlens.engine.readouts import AnswerReader, ChoiceReader, StateReader, answer_mean, first_token
+from anchorlens.engine.readouts import (
+    AnswerReader,
+    ChoiceReader,
+    StateReader,
+    answer_mean,
+    first_token,
+)
 from anchorlens.models.adapt import adapt
 from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.build_rows import make_rows
@@ -20,7 +26,10 @@ def test_what_is_read_does_not_depend_on_torchs_defaults(tiny_model, other):
     rows = make_rows(capitals(4).examples, RowTokenizer(adapter.model.tokenizer, QAPrompt())).rows
 
     def found():
-        plans = [answer_reads(rows, [*rows[1:], None], first_only=first_only) for first_only in (True, False)]
+        plans = [
+            answer_reads(rows, [*rows[1:], None], first_only=first_only)
+            for first_only in (True, False)
+        ]
         at = torch.tensor([4, 5, 6], device="cpu")
         readers = (
             AnswerReader(plans[0], first_token),

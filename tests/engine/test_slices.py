@@ -12,7 +12,8 @@ from anchorlens.models.load import load_model
 from tests.engine.configurations import adapter_of
 from tests.engine.make import case, swaps_off
 
-# Rows and columns of the read; 97 tokens and 20 rows are whole slices of some of them, and not of others.
+# Rows and columns of the read; 97 tokens and 20 rows are whole slices of some of them, and not of
+# others.
 SLICES = ((3, 5), (4, 7), (5, 3), (7, 97), (256, 4))
 
 
@@ -49,15 +50,19 @@ def test_every_token_gets_its_own_mlp(name, tokens, in_slices):
 @pytest.mark.parametrize("sizes", SLICES)
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "vocab_out"])
 def test_every_row_gets_its_own_logits(name, sizes, in_slices):
-    """Any tokens of each row, the first and the last of the vocabulary among them, and the whole sum."""
+    """Any tokens of each row, the first and the last of the vocabulary among them, and the whole
+    sum.
+    """
     adapter, n = adapter_of(name), 20
     x, last = states(adapter, n), adapter.shape.d_vocab - 1
     tokens = torch.randint(last + 1, (n, 3), generator=torch.Generator().manual_seed(1))
     tokens[:2, 0] = torch.tensor([0, last])
     in_slices(512, sizes)
     with torch.no_grad():
-        logits = adapter.model(x[None], start_at_layer=adapter.n_layers, prepend_bos=False)[0].double()
-    picked, total = adapter.read.scores(x, tokens)
+        logits = adapter.model(x[None], start_at_layer=adapter.n_layers, prepend_bos=False)[
+            0
+        ].double()
+    picked, total, _ = adapter.read.scores(x, tokens)
     assert (picked - logits.gather(1, tokens)).abs().max() < 1e-4
     assert (total - logits.logsumexp(-1)).abs().max() < 1e-4
     assert (logits[1:] - logits[:-1]).abs().amax(1).min() > 0.5  # rows differ
@@ -82,13 +87,15 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_s
     adapter, unembed = adapt(model), model.unembed
     in_slices(512, sizes)
     with torch.no_grad():
-        unembed.W_U *= 20 / (unembed.W_U.std() * model.cfg.d_model**0.5)  # logits as large as a trained model's
+        unembed.W_U *= 20 / (
+            unembed.W_U.std() * model.cfg.d_model**0.5
+        )  # logits as large as a trained model's
         stream = torch.randn(300, model.cfg.d_model, generator=torch.Generator().manual_seed(0))
         one = adapter.read
         logits = one._apply_final_norm(stream).double() @ unembed.W_U.double() + unembed.b_U
         exact = one._scale(logits).log_softmax(-1)
         tokens = exact.topk(2, -1).indices
-        picked, total = one.scores(stream, tokens)
+        picked, total, _ = one.scores(stream, tokens)
         single = one.logits(stream).log_softmax(-1).gather(1, tokens)
     exact = exact.gather(1, tokens)
     off, off_single = ((x - exact).abs().mean().item() for x in (picked - total[:, None], single))
@@ -98,7 +105,9 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_s
 
 @pytest.mark.parametrize("name", ["gptj", "experts"])
 def test_a_sweep_in_slices_is_a_sweep(name, in_slices):
-    """Against the reference engine in one piece; five anchors, lanes that join later, given streams."""
+    """Against the reference engine in one piece; five anchors, lanes that join later, given
+    streams.
+    """
     adapter, batch = case(adapter_of(name).model)
     way = {"site": "resid_pre", "layers": (2, 0, 1), "window": 1}
     wanted = ReferenceEngine(adapter).run_swaps(batch, **way)

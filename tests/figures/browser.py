@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 QUIET = [
-    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--hide-scrollbars",
-]  # fmt: skip
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+]
 
 
 def _path() -> str | None:
@@ -35,17 +40,32 @@ def chromium() -> str:
 
 def run(folder: Path, width: int, *more: str) -> str:
     command = [chromium(), "--headless", "--no-sandbox", *QUIET]
-    command += [f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=20000", *more]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=180, text=True, env={**os.environ, "LANG": "C.UTF-8"})
+    command += [
+        f"--user-data-dir={folder / 'profile'}",
+        f"--window-size={width},900",
+        "--virtual-time-budget=20000",
+        *more,
+    ]
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        timeout=180,
+        text=True,
+        env={**os.environ, "LANG": "C.UTF-8"},
+    )
     return done.stdout
 
 
 @contextmanager
-def visited(path: Path, *, width: int = 1280, height: int = 900, dark: bool = False, **more: Any) -> Iterator[Any]:
+def visited(
+    path: Path, *, width: int = 1280, height: int = 900, dark: bool = False, **more: Any
+) -> Iterator[Any]:
     """A Playwright page of a saved page, with real keys and clicks.
 
-    It fails, at the end, where the page has said an error or a warning, or asked for anything beyond its own file. One browser a
-    visit: Playwright's loop must not outlive it, as kaleido needs one of its own.
+    It fails, at the end, where the page has said an error or a warning, or asked for anything
+    beyond its own file. One browser a visit: Playwright's loop must not outlive it, as kaleido
+    needs one of its own.
     """
     from playwright.sync_api import sync_playwright
 
@@ -61,11 +81,20 @@ def visited(path: Path, *, width: int = 1280, height: int = 900, dark: bool = Fa
             route.abort()
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", *QUIET])
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=["--no-sandbox", *QUIET]
+        )
         scheme: Any = "dark" if dark else "light"
-        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme, **more)
+        page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme=scheme, **more
+        )
         page.set_default_timeout(20_000)
-        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning", "trace") else None)
+        page.on(
+            "console",
+            lambda said: (
+                faults.append(said.text) if said.type in ("error", "warning", "trace") else None
+            ),
+        )
         page.on("pageerror", lambda why: faults.append(str(why)))
         page.route("**/*", asked_for)
         page.goto(own)
@@ -88,7 +117,8 @@ STOP = f"""() => {{
       && (style.outlineStyle === "auto" || style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1),
     seen: box.bottom > 0 && box.right > 0 && box.top < innerHeight && box.left < innerWidth }};
 }}"""
-# Every text that can be seen with its colour and what lies behind it, as [r, g, b]; opacities of all that holds it are applied.
+# Every text that can be seen with its colour and what lies behind it, as [r, g, b]; opacities of
+# all that holds it are applied.
 TEXTS = """() => {
   const parsed = (colour) => {
     const all = colour.match(/[\\d.]+/g);
@@ -155,7 +185,10 @@ def faint(page: Any, least: float = 4.5) -> list[tuple[str, float]]:
 def tabbed(page: Any) -> list[dict[str, Any]]:
     """Every stop of a walk with the Tab key, from the top of the page to its end."""
     # The next stop follows what was clicked last: begin before everything.
-    page.evaluate("() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex'); }")
+    page.evaluate(
+        "() => { document.body.tabIndex = -1; document.body.focus();"
+        " document.body.removeAttribute('tabindex'); }"
+    )
     page.evaluate("() => scrollTo(0, 0)")
     many, stops = page.evaluate(f"() => ({STOPS})().length"), []
     for _ in range(many + 5):

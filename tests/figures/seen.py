@@ -36,7 +36,11 @@ def lines_of(figure: go.Figure, name: str) -> list[go.Scatter]:
 
 def dotted(figure: go.Figure) -> list[go.Scatter]:
     """The lines of the controls."""
-    return [trace for trace in figure.data if trace.legend == "legend2" and not trace.showlegend and ", " in trace.name]
+    return [
+        trace
+        for trace in figure.data
+        if trace.legend == "legend2" and not trace.showlegend and ", " in trace.name
+    ]
 
 
 def keys(figure: go.Figure) -> list[str]:
@@ -46,7 +50,11 @@ def keys(figure: go.Figure) -> list[str]:
 
 def titles(figure: go.Figure) -> list[str]:
     """The titles of the panels of curves."""
-    return [note.text for note in figure.layout.annotations if "Difference from control" not in note.text]
+    return [
+        note.text
+        for note in figure.layout.annotations
+        if "Difference from control" not in note.text
+    ]
 
 
 def said(figure: go.Figure) -> str:

@@ -1,4 +1,6 @@
-"""The saved page in a browser: nothing clipped, isolating and restoring curves, keyboard, contrast of texts."""
+"""The saved page in a browser: nothing clipped, isolating and restoring curves, keyboard, contrast
+of texts.
+"""
 
 from base64 import b64decode
 from collections.abc import Iterator
@@ -15,7 +17,14 @@ from anchorlens.figures.export import save_html
 from anchorlens.figures.palette import in_theme
 
 from .browser import faint, tabbed, visited
-from .synthetic import DATASETS, TARGET_MODELS, knockout_contrasts, knockout_frame, swap_frame
+from .synthetic import (
+    DATASETS,
+    TARGET_MODELS,
+    full_figure,
+    knockout_contrasts,
+    knockout_frame,
+    swap_frame,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +51,19 @@ return { entries, heading, panels, size };
 
 
 def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
-    return a["left"] < b["right"] and b["left"] < a["right"] and a["top"] < b["bottom"] and b["top"] < a["bottom"]
+    return (
+        a["left"] < b["right"]
+        and b["left"] < a["right"]
+        and a["top"] < b["bottom"]
+        and b["top"] < a["bottom"]
+    )
 
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, go.Figure]:
     models, sets = dict.fromkeys(TARGET_MODELS, 12), tuple(f"{name}-sample" for name in DATASETS)
     return {
-        "target": plot_curves(knockout_frame(models), contrast_tables=knockout_contrasts(models)),
+        "target": full_figure(knockout_frame(models), contrast_tables=knockout_contrasts(models)),
         "samples": plot_curves(swap_frame(models, sets)),
     }
 
@@ -69,13 +83,18 @@ def test_nothing_is_clipped_and_nothing_overlaps(figures, tmp_path, name, font):
     with visited(save_html(figure, tmp_path / "page.html"), width=1000) as page:
         for width, columns in [*COLUMNS.items(), (700, 2)]:  # the last one after a wider one
             page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_function("(w) => document.querySelector('#anchorlens-figure')._fullLayout.width === w", arg=width)
+            page.wait_for_function(
+                "(w) => document.querySelector('#anchorlens-figure')._fullLayout.width === w",
+                arg=width,
+            )
             page.wait_for_timeout(600)
             check(page.evaluate(BOXES), width, columns)
 
 
 def check(seen: dict[str, Any], width: int, columns: int) -> None:
-    """Nothing overlaps, nothing is cut off, and the answer of a data set stands to the right of its question."""
+    """Nothing overlaps, nothing is cut off, and the answer of a data set stands to the right of its
+    question.
+    """
     entries, size = seen["entries"], seen["size"]
     for one, other in combinations(entries, 2):
         assert not overlap(one, other), f"{one['name']} and {other['name']} overlap"
@@ -84,7 +103,9 @@ def check(seen: dict[str, Any], width: int, columns: int) -> None:
     assert size["width"] == size["page"] == width
     assert max(one["bottom"] for one in entries) <= size["height"] == size["svg"]
     assert size["body"] - size["height"] < 80  # only the closed caption stands below the figure
-    assert max(one["bottom"] for one in seen["heading"]) < min(panel["top"] for panel in seen["panels"])
+    assert max(one["bottom"] for one in seen["heading"]) < min(
+        panel["top"] for panel in seen["panels"]
+    )
     lefts = {round(panel["left"]) for panel in seen["panels"]}
     assert len(lefts) == (1 if width < 900 else 2)  # panels stand below each other, or side by side
     curves = [one for one in entries if "-Anchored" in one["name"]]
@@ -128,7 +149,10 @@ def test_isolate_and_restore_give_back_what_was_hidden(figures, tmp_path):
         assert clicked(page, "Q-Anchored (PopQA)", 2) == hidden
         assert page.evaluate(SHOWN, "legend2") == beside
         without = [name for name in beside if "random_tokens" not in name]
-        assert [clicked(page, "Placebo", 1, "legend2") for _ in range(2)] == [without, beside]
+        assert [clicked(page, "Placebo random_tokens", 1, "legend2") for _ in range(2)] == [
+            without,
+            beside,
+        ]
         assert len(beside) - len(without) == 16
 
 
@@ -165,24 +189,39 @@ def test_fitting_comes_to_rest_and_the_camera_names_its_file(figures, tmp_path):
         page.set_viewport_size({"width": 820, "height": 900})
         page.wait_for_timeout(900)
         assert page.evaluate(count, 1000) == 0
-        options = page.evaluate("() => document.querySelector('#anchorlens-figure')._context.toImageButtonOptions")
+        options = page.evaluate(
+            "() => document.querySelector('#anchorlens-figure')._context.toImageButtonOptions"
+        )
         assert (options["filename"], options["scale"]) == ("page", 3)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_keyboard_reaches_every_curve_and_every_button_and_each_looks_different_then(figures, tmp_path, theme):
-    with opened(in_theme(figures["target"], theme), tmp_path, width=1000, dark=theme == "dark") as page:
+def test_a_keyboard_reaches_every_curve_and_every_button_and_each_looks_different_then(
+    figures, tmp_path, theme
+):
+    with opened(
+        in_theme(figures["target"], theme), tmp_path, width=1000, dark=theme == "dark"
+    ) as page:
         stops = tabbed(page)
         assert [stop["at"] for stop in stops] == list(range(len(stops)))
-        assert [stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])] == []
+        assert [
+            stop for stop in stops if not (stop["name"] and stop["ring"] and stop["seen"])
+        ] == []
         names = {stop["name"] for stop in stops}
         entries = page.locator(".traces").all_text_contents()
-        assert {*entries, "ΔP minus placebo", "Caption"} <= names
+        assert {*entries, "ΔP minus random_tokens", "Caption"} <= names
         assert any("PNG" in name for name in names)
         assert len(entries) > 8
-        told = page.evaluate("() => [document.querySelector('#anchorlens-figure')].map((one) => [one.role, one.ariaLabel])")
+        told = page.evaluate(
+            "() => [document.querySelector('#anchorlens-figure')].map((one) => [one.role,"
+            " one.ariaLabel])"
+        )
         assert told == [["figure", "ΔP by layer: attention knockout"]]
-        for chosen in ("[aria-label='Q-Anchored (PopQA)']", "g.updatemenu-header", ".modebar-btn >> nth=0"):
+        for chosen in (
+            "[aria-label='Q-Anchored (PopQA)']",
+            "g.updatemenu-header",
+            ".modebar-btn >> nth=0",
+        ):
             assert looks_different(page, page.locator(chosen).first), chosen
 
 
@@ -193,7 +232,12 @@ def looks_different(page: Any, node: Any) -> bool:
     page.mouse.move(500, 300)  # buttons of the corner are shown while the mouse is over the figure
     page.wait_for_timeout(400)
     box = node.bounding_box()
-    clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
+    clip = {
+        "x": box["x"] - 6,
+        "y": box["y"] - 6,
+        "width": box["width"] + 12,
+        "height": box["height"] + 12,
+    }
     before = page.screenshot(clip=clip)
     assert page.screenshot(clip=clip) == before  # it comes to rest
     page.keyboard.press("Tab")  # so that the browser knows that a keyboard is used
@@ -203,7 +247,12 @@ def looks_different(page: Any, node: Any) -> bool:
 
 
 def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
-    figure = plot_curves(knockout_frame({"m": 12}), contrast_tables=knockout_contrasts({"m": 12}), width=500)
+    figure = plot_curves(
+        knockout_frame({"m": 12}),
+        contrast_tables=knockout_contrasts({"m": 12}),
+        controls=True,
+        width=500,
+    )
     data = "document.querySelector('#anchorlens-figure').data"
     shown = f"() => {data}.filter((t) => t.visible !== 'legendonly').map((t) => t.name)"
     with opened(figure, tmp_path, width=1000) as page:
@@ -214,19 +263,26 @@ def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
         assert {name.split(",")[0] for name in set(first) - set(hidden)} == {"A-Anchored (NQ)"}
         page.locator("[aria-label='Q-Anchored (PopQA)']").focus()
         page.keyboard.press("Shift+Enter")
-        kept = [name for name in page.evaluate(shown) if "random_tokens" not in name and "All rows" not in name]
-        assert {name.split(",")[0] for name in kept} == {"Q-Anchored (PopQA)", "Placebo"}
+        kept = [
+            name
+            for name in page.evaluate(shown)
+            if "random_tokens" not in name and "All rows" not in name
+        ]
+        assert {name.split(",")[0] for name in kept} == {"Q-Anchored (PopQA)"}
         page.keyboard.press("Shift+Enter")
         assert page.evaluate(shown) == hidden  # and not what was hidden before
-        page.locator("[aria-label='Placebo']").focus()
+        page.locator("[aria-label='Placebo random_tokens']").focus()
         page.keyboard.press("Space")
         assert not any("random_tokens" in name for name in page.evaluate(shown))
         page.locator("g.updatemenu-header").focus()
         page.keyboard.press("Enter")
-        choice = page.locator("g.updatemenu-dropdown-button[aria-label='AUC minus placebo']")
+        choice = page.locator("g.updatemenu-dropdown-button[aria-label='AUC minus random_tokens']")
         choice.focus()
         page.keyboard.press("Enter")
-        page.wait_for_function("() => document.querySelector('#anchorlens-figure')._fullLayout.updatemenus[0].active === 2")
+        page.wait_for_function(
+            "() => document.querySelector('#anchorlens-figure')._fullLayout.updatemenus[0].active"
+            " === 2"
+        )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -239,7 +295,9 @@ def test_every_text_can_be_read(figures, tmp_path, name, theme):
 def test_parts_of_the_heading_that_do_not_fit_are_left_out(figures, tmp_path):
     figure = go.Figure(figures["samples"])
     plan = figure.layout.meta["anchorlens"]
-    figure.update_layout(meta={"anchorlens": {**plan, "parts": ["short", "a fact of many words " * 12]}})
+    figure.update_layout(
+        meta={"anchorlens": {**plan, "parts": ["short", "a fact of many words " * 12]}}
+    )
     with opened(figure, tmp_path, width=700) as page:
         assert max(line["right"] for line in page.evaluate(BOXES)["heading"]) <= 700
         assert page.locator(".gtitle").text_content().endswith("short")

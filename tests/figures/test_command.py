@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from anchorlens.cli.figure_command import figure_command
 from anchorlens.errors import InputError
 from anchorlens.figures import export
+from anchorlens.loading import load_run
 from anchorlens.results.findings import STANDS, Finding
-from anchorlens.running import loading
 
 from .seen import told
 from .synthetic import Sweep, knockout_contrasts, knockout_frame
@@ -31,7 +31,7 @@ def sweep(distractor: str) -> Sweep:
 @pytest.fixture(autouse=True)
 def runs(monkeypatch):
     """A run for each distractor, as if it were on disk."""
-    monkeypatch.setattr(loading, "load_run", lambda path: [sweep(str(path))])
+    monkeypatch.setattr(load_run, "load_run", lambda path: [sweep(str(path))])
 
 
 def called(*arguments: str) -> Result:
@@ -48,7 +48,9 @@ def refused(*arguments: str, said: str) -> None:
 def drawn(tmp_path, monkeypatch):
     """The figure that a call draws."""
     figures: list[go.Figure] = []
-    monkeypatch.setattr(export, "save_figure", lambda figure, path, scale=None: figures.append(figure))
+    monkeypatch.setattr(
+        export, "save_figure", lambda figure, path, scale=None: figures.append(figure)
+    )
 
     def draw(*arguments: str) -> go.Figure:
         result = called(*arguments, "--out", str(tmp_path / "f.html"))
@@ -63,23 +65,31 @@ def texts(figure: go.Figure) -> list[str]:
 
 
 def test_the_options_are_those_of_plot_curves(drawn):
-    figure = drawn("matched")
-    assert texts(figure) == ["m", "Difference from control: ΔP minus placebo"]
-    assert "Bands: 95 %, simultaneous" in told(figure)
-    assert texts(drawn("matched", "--contrasts", "none")) == ["m"]
-    assert texts(drawn("matched", "--contrasts", "auc_drop"))[1].endswith("AUC minus placebo")
-    assert "Bands: 95 %, pointwise" in told(drawn("matched", "--bands", "pointwise"))
+    assert texts(drawn("matched")) == ["m"]
+    assert "Bands: 95 %, pointwise" in told(drawn("matched"))
+    figure = drawn("matched", "--contrasts", "all")
+    assert texts(figure) == ["m", "Difference from control: ΔP minus random_tokens (points)"]
+    assert texts(drawn("matched", "--contrasts", "auc_drop"))[1].endswith("AUC minus random_tokens")
+    assert "Bands: 95 %, simultaneous" in told(drawn("matched", "--bands", "simultaneous"))
+    assert "Dotted" in told(drawn("matched", "--controls"))
     assert "Bands" not in told(drawn("matched", "--bands", "none"))
     assert drawn("matched", "--style", "paper").layout.title.text == ""
 
 
 def test_layers_that_the_findings_claim_are_filled(drawn):
-    marks = [trace for trace in drawn("matched").data if trace.marker.symbol == "circle"]
-    assert [(trace.name, list(trace.x)) for trace in marks] == [("All rows (PopQA)", [2])]
+    marks = [
+        trace
+        for trace in drawn("matched", "--contrasts", "all").data
+        if trace.marker.symbol == "circle"
+    ]
+    assert {trace.name: list(trace.x) for trace in marks} == {
+        "Q-Anchored (PopQA)": [2],
+        "All rows (PopQA)": [2],
+    }
 
 
 def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(drawn):
-    names = {trace.name for trace in drawn("matched", "random").data}
+    names = {trace.name for trace in drawn("matched", "random", "--contrasts", "all").data}
     assert {f"All rows (PopQA, {word} false answers)" for word in ("matched", "random")} <= names
 
 
@@ -96,13 +106,23 @@ def test_the_caption_is_printed_on_request(tmp_path):
     path, caption = called("matched", "--out", out, "--caption").output.splitlines()
     assert path == f"figure  {out}"
     assert caption.startswith("ΔP in percentage points by layer.")
-    assert json.loads(called("matched", "--out", out, "--json").output) == {"figure": out, "runs": ["matched"], "caption": caption}
-    assert f"<summary>Caption</summary><p>{caption.replace('&', '&amp;')}</p>" in Path(out).read_text(encoding="utf8")
+    assert json.loads(called("matched", "--out", out, "--json").output) == {
+        "figure": out,
+        "runs": ["matched"],
+        "caption": caption,
+    }
+    assert f"<summary>Caption</summary><p>{caption.replace('&', '&amp;')}</p>" in Path(
+        out
+    ).read_text(encoding="utf8")
 
 
 def test_help_says_what_the_words_mean():
     text = " ".join(called("--help").output.split())
-    words = ("pointwise (for one layer chosen beforehand", "simultaneous (over all layers", "paper: panels and legend only")
+    words = (
+        "pointwise (for one layer chosen beforehand",
+        "simultaneous (over all layers",
+        "paper: panels and legend only",
+    )
     assert all(said in text for said in words)
 
 
@@ -115,7 +135,17 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_drawn(tmp_pat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", denied)
-    monkeypatch.setattr(loading, "load_run", lambda path: pytest.fail("a run was read"))
+    monkeypatch.setattr(load_run, "load_run", lambda path: pytest.fail("a run was read"))
     # The place comes first, and so does the suffix.
-    refused("no/such/run", "--out", str(closed / "f.html"), said=f"path='{closed}/f.html' cannot be written (Permission denied)")
-    refused("no/such/run", "--out", str(tmp_path / "f.jpg"), said="End the name with .html, .png, .svg or .pdf")
+    refused(
+        "no/such/run",
+        "--out",
+        str(closed / "f.html"),
+        said=f"path='{closed}/f.html' cannot be written (Permission denied)",
+    )
+    refused(
+        "no/such/run",
+        "--out",
+        str(tmp_path / "f.jpg"),
+        said="End the name with .html, .png, .svg or .pdf",
+    )

@@ -8,7 +8,16 @@ from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 
 from .seen import dotted, keys, legend, names, told
-from .synthetic import DATASETS, NAN, TARGET_MODELS, drawn, knockout_frame, pick, point, swap_frame
+from .synthetic import (
+    DATASETS,
+    NAN,
+    TARGET_MODELS,
+    full_figure,
+    knockout_frame,
+    pick,
+    point,
+    swap_frame,
+)
 from .test_target import ENTRIES
 
 
@@ -16,7 +25,9 @@ def knockout(**changes: object) -> dict[str, object]:
     return point(protocol="knockout", readout="probe", site="", window=0, **changes)
 
 
-def pair(control: str, question: list[float], answer: list[float], **changes: object) -> list[dict[str, object]]:
+def pair(
+    control: str, question: list[float], answer: list[float], **changes: object
+) -> list[dict[str, object]]:
     return [
         knockout(pathway=pathway, layer=k, effect=value, control=control, **changes)
         for pathway, column in (("Q-Anchored", question), ("A-Anchored", answer))
@@ -24,41 +35,64 @@ def pair(control: str, question: list[float], answer: list[float], **changes: ob
     ]
 
 
-def test_the_placebo_of_each_pathway_is_dotted_in_its_colour_and_one_entry_names_them_all(target):
-    frame, found = knockout_frame(), {(trace.name, trace.xaxis): trace for trace in dotted(target)}
+def test_the_placebo_of_each_pathway_is_dotted_in_its_colour_and_one_entry_names_them_all():
+    frame = knockout_frame()
+    target = full_figure(frame)
+    found = {(trace.name, trace.xaxis): trace for trace in dotted(target)}
     assert len(found) == 2 * len(ENTRIES)
     for k, (name, colour) in enumerate(ENTRIES):
         for model, axis in zip(TARGET_MODELS, ("x", "x2"), strict=True):
             trace = found[f"{name}, random_tokens", axis]
-            rows = pick(frame, model=model, dataset=DATASETS[k // 2], pathway=name.split()[0], control="random_tokens")
+            rows = pick(
+                frame,
+                model=model,
+                dataset=DATASETS[k // 2],
+                pathway=name.split()[0],
+                control="random_tokens",
+            )
             assert list(trace.y) == rows["effect"].tolist()
-            assert (trace.line.color, trace.line.dash, trace.visible, trace.fill) == (colour, "dot", None, None)
-    assert keys(target) == ["Placebo"]
-    assert {trace.legendgroup for trace in found.values()} == {trace.legendgroup for trace in legend(target)[8:]}
-    assert "Dotted: Placebo, the same with as many other question tokens; with pathways, split in the same way." in told(target)
+            assert (trace.line.color, trace.line.dash, trace.visible, trace.fill) == (
+                colour,
+                "dot",
+                None,
+                None,
+            )
+    assert keys(target) == ["Placebo random_tokens"]
+    assert {trace.legendgroup for trace in found.values()} == {
+        trace.legendgroup for trace in legend(target)[8:]
+    }
+    assert (
+        "Dotted: Placebo random_tokens, the same with as many other question tokens; with pathways, split in the"
+        " same way." in told(target)
+    )
 
 
 @pytest.mark.parametrize(
-    ("present", "drawn_first"),
+    ("present", "shown"),
     [
-        (["norm_matched", "same_role"], "Null (other positions)"),
-        (["norm_matched", "mine"], "Null (random direction)"),
-        (["mine"], "mine"),
+        ({"norm_matched": -9.0, "same_role": -1.0}, {"Null norm_matched", "Null same_role"}),
+        ({"norm_matched": -1.0, "same_role": -9.0}, {"Null same_role"}),
+        ({"norm_matched": -1.0, "mine": -9.0}, {"Null norm_matched"}),
+        ({"mine": -1.0}, {"mine"}),
     ],
 )
-def test_one_control_is_drawn_by_default_and_any_by_name(present, drawn_first):
+def test_the_leading_control_and_the_strongest_null_are_drawn_on_request(present, shown):
     frame = swap_frame({"m": 3}, ("popqa",), ("exact_question",), null=False)
-    rows = [frame, *(frame.assign(control=control, effect=-1.0) for control in present)]
-    assert keys(plot_curves(rows)) == [drawn_first]
-    assert keys(plot_curves(rows, controls=False)) == []
-    named = plot_curves(rows, controls=present)
-    assert [trace.name for trace in dotted(named)] == [f"Q-Anchored swap (PopQA), {control}" for control in present]
+    rows = [frame, *(frame.assign(control=name, effect=size) for name, size in present.items())]
+    assert keys(plot_curves(rows)) == []
+    assert set(keys(plot_curves(rows, controls=True))) == shown
+    named = plot_curves(rows, controls=list(present))
+    assert [trace.name for trace in dotted(named)] == [
+        f"Q-Anchored swap (PopQA), {control}" for control in present
+    ]
     assert len({trace.line.dash for trace in dotted(named)}) == len(present)
     with pytest.raises(InputError, match="controls='mines': not in these results"):
         plot_curves(rows, controls="mines")
 
 
-@pytest.mark.parametrize("control", ["size_matched", "shuffled_labels", "cross_fold", "random_before"])
+@pytest.mark.parametrize(
+    "control", ["size_matched", "shuffled_labels", "cross_fold", "random_before"]
+)
 def test_other_controls_of_a_knockout_are_drawn_only_where_they_are_named(control):
     frame = knockout_frame({"m": 4}, ("popqa",), placebos=("random_tokens", control))
     assert control not in plot_curves(frame).to_json()
@@ -70,15 +104,22 @@ def test_other_controls_of_a_knockout_are_drawn_only_where_they_are_named(contro
 def test_the_unsplit_curve_is_drawn_where_there_are_no_pathways():
     frame = knockout_frame({"m": 4}, ("popqa",))
     assert names(plot_curves(frame)) == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)"]
-    alone = plot_curves(frame[frame["pathway"] == "All"])
+    alone = full_figure(frame[frame["pathway"] == "All"])
     assert names(alone) == ["All (PopQA)"]
     assert [trace.name for trace in dotted(alone)] == ["All (PopQA), random_tokens"]
 
 
 def test_group_without_a_question_keeps_its_entry():
     empty = [NAN] * 3
-    rows = [*pair("none", empty, [-1.0, -2.0, -3.0]), *pair("random_tokens", empty, [1.0, 1.0, 1.0])]
-    assert [trace.name for trace in legend(drawn(rows))] == ["Q-Anchored (PopQA)", "A-Anchored (PopQA)", "Placebo"]
+    rows = [
+        *pair("none", empty, [-1.0, -2.0, -3.0]),
+        *pair("random_tokens", empty, [1.0, 1.0, 1.0]),
+    ]
+    assert [trace.name for trace in legend(full_figure(pd.DataFrame(rows)))] == [
+        "Q-Anchored (PopQA)",
+        "A-Anchored (PopQA)",
+        "Placebo random_tokens",
+    ]
 
 
 def crosses(figure: go.Figure) -> dict[str, go.Scatter]:
@@ -90,7 +131,7 @@ def test_crosses_stand_where_the_probe_has_no_signal():
     for row in rows:
         row["probe_above_chance"] = {0: False, 1: True, 2: False, 3: None}[int(str(row["layer"]))]
     rows += [row | {"control": "random_tokens"} for row in rows]
-    figure = drawn(rows)
+    figure = full_figure(pd.DataFrame(rows))
     found = crosses(figure)
     assert {name: (list(t.x), list(t.y)) for name, t in found.items()} == {
         "Q-Anchored (PopQA)": ([0], [-4.0]),
@@ -101,22 +142,45 @@ def test_crosses_stand_where_the_probe_has_no_signal():
     assert "×: no signal of the probe" in told(figure)
 
 
-@pytest.mark.parametrize("signals", [[True, True], [None, None], pd.array([True, None], dtype="boolean"), ["", "True"]])
+@pytest.mark.parametrize(
+    "signals", [[True, True], [None, None], pd.array([True, None], dtype="boolean"), ["", "True"]]
+)
 def test_no_crosses_where_nothing_says_no_signal(signals):
-    figure = plot_curves(pd.DataFrame([knockout(pathway="All", layer=k) for k in range(2)]).assign(probe_above_chance=signals))
+    figure = full_figure(
+        pd.DataFrame([knockout(pathway="All", layer=k) for k in range(2)]).assign(
+            probe_above_chance=signals
+        )
+    )
     assert crosses(figure) == {}
     assert "no signal" not in figure.to_json()
 
 
 def test_hover_says_the_probes_auc_and_what_a_placebo_is():
-    fixed = {"layer": 3, "n": 41, "auc": 0.512, "auc_low": 0.4, "auc_high": NAN, "probe_above_chance": False}
-    rows = [knockout(pathway=p, control=c, **fixed) for p in ("Q-Anchored", "A-Anchored") for c in ("none", "random_tokens")]
+    fixed = {
+        "layer": 3,
+        "n": 41,
+        "auc": 0.512,
+        "auc_low": 0.4,
+        "auc_high": NAN,
+        "probe_above_chance": False,
+    }
+    rows = [
+        knockout(pathway=p, control=c, **fixed)
+        for p in ("Q-Anchored", "A-Anchored")
+        for c in ("none", "random_tokens")
+    ]
     rows[0]["auc_high"] = 0.62
-    figure = drawn(rows)
-    tail = "anchor exact_question, layer 3<br>ΔP −10.00 points (95 %: −12.00 to −8.00)<br>P before 0.600<br>n = 41 questions"
+    figure = full_figure(pd.DataFrame(rows))
+    tail = (
+        "anchor exact_question, layer 3<br>ΔP −10.00 points (95 %: −12.00 to −8.00)<br>P before"
+        " 0.600<br>n = 41 questions"
+    )
     first, second = (trace.text[0] for trace in legend(figure)[:2])
     head = "<br>Qwen3-8B, PopQA<br>"
-    assert first == f"<b>Q-Anchored (PopQA)</b>{head}{tail}<br>AUC 0.51 (95 %: 0.40 to 0.62)<br>no signal"
+    assert (
+        first
+        == f"<b>Q-Anchored (PopQA)</b>{head}{tail}<br>AUC 0.51 (95 %: 0.40 to 0.62)<br>no signal"
+    )
     assert second == f"<b>A-Anchored (PopQA)</b>{head}{tail}<br>AUC 0.51 (no interval)<br>no signal"
     kind = "<br>control: random_tokens (the same with as many other question tokens)"
     assert all(f"(PopQA)</b>{kind}{head}" in trace.text[0] for trace in dotted(figure))
@@ -127,5 +191,9 @@ def test_frame_read_from_csv_gives_the_same_figure(tmp_path):
     pd.concat([frame, swap]).to_csv(tmp_path / "curves.csv", index=False)
     read = pd.read_csv(tmp_path / "curves.csv", keep_default_na=False)
     assert set(read["probe_above_chance"]) == {"True", "False", ""}
-    again, wanted = plot_curves(read), plot_curves([frame, swap])
-    assert [list(t.x) for t in crosses(again).values()] == [list(t.x) for t in crosses(wanted).values()] == [[0, 1]] * 2
+    again, wanted = full_figure(read), full_figure([frame, swap])
+    assert (
+        [list(t.x) for t in crosses(again).values()]
+        == [list(t.x) for t in crosses(wanted).values()]
+        == [[0, 1]] * 2
+    )

@@ -1,7 +1,5 @@
 """Heatmaps of patch sweeps."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
@@ -9,40 +7,68 @@ from anchorlens.errors import InputError
 from anchorlens.figures.export import caption_of
 from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.figures.layout import INK, fit_figure
-from anchorlens.protocols.patch.patch_result import PatchGrid
+from anchorlens.protocols.patch.patch_result import PatchGrid, PatchResult
 
 PLACES = {
-    "position": ("pos:0", "pos:1", "pos:2"), "head": ("head:0", "head:1"),
+    "position": ("pos:0", "pos:1", "pos:2"),
+    "head": ("head:0", "head:1"),
+    "segment": ("subject", "rest"),
     "head_position": ("pos:0 head:0", "pos:1 head:0", "pos:1 head:1"),
-}  # fmt: skip
+}
 
 
-@dataclass
-class Result:
+class Result(PatchResult):
     """Result with made-up values: 100 * pair + 10 * layer + place."""
 
-    by: str = "position"
-    example_ids: tuple[str, ...] = ("a", "b")
-    no_mean: str = ""
-    record: dict = field(default_factory=dict)
-    metric: str = "logit_diff"
-    first: str = "The"
+    def __init__(
+        self,
+        by="position",
+        example_ids=("a", "b"),
+        no_mean="",
+        metric="logit_diff",
+        first="The",
+        *,
+        at=(3, 4),
+        site="resid_pre",
+        direction="denoising",
+        model="gpt2",
+    ):
+        config = {"by": by, "site": site, "metric": metric, "direction": direction}
+        record = {"config": config, "model": {"name": model}, "data": {"name": "cats"}}
+        self.__dict__.update(
+            record=record, example_ids=example_ids, first=first, reason=no_mean, at=at
+        )
 
-    def __post_init__(self):
-        config = {"by": self.by, "site": "resid_pre", "metric": self.metric, "direction": "denoising"}
-        self.record = {"config": config, "model": {"name": "gpt2"}, "data": {"name": "cats"}}
+    @property
+    def no_mean(self):
+        return self.reason
 
     def grid(self, pair="mean", quantity="effect", control="none"):
         places = PLACES[self.by]
-        values = 100.0 * (pair == "b") + 10.0 * np.arange(2)[:, None] + np.arange(len(places))
+        rows = 10.0 * np.arange(len(self.at))[:, None]
+        values = 100.0 * (pair == "b") + rows + np.arange(len(places))
         stands = np.zeros_like(values, dtype=bool)
         stands[1, :2] = pair == "mean"
-        tokens = ("",) * len(places) if self.by == "head" else (self.first, " <cat>", " sat")[: len(places)]
+        tokens = (
+            ("",) * len(places)
+            if self.by == "head"
+            else (self.first, " <cat>", " sat")[: len(places)]
+        )
         other = tokens if self.by == "head" else (self.first, " dog", " sat")[: len(places)]
         return PatchGrid(
-            pair=str(pair), quantity=quantity, unit="logit", values=values, layers=(3, 4), places=places, clean_tokens=tokens,
-            corrupted_tokens=other, stands=stands, by_construction=stands, n=12, note="",
-        )  # fmt: skip
+            pair=str(pair),
+            quantity=quantity,
+            unit="logit",
+            values=values,
+            layers=self.at,
+            places=places,
+            clean_tokens=tokens,
+            corrupted_tokens=other,
+            stands=stands,
+            by_construction=stands,
+            n=12,
+            note="",
+        )
 
 
 def test_values_ticks_and_colours():
@@ -51,7 +77,11 @@ def test_values_ticks_and_colours():
     assert np.array(cells.z).tolist() == [[0, 1, 2], [10, 11, 12]]
     assert figure.layout.yaxis.ticktext == ("3", "4")
     assert figure.layout.xaxis.ticktext == ("The", "<b>·dog</b> (·&lt;cat&gt;)", "·sat")
-    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmid, figure.layout.coloraxis.cmax) == (-12, 0, 12)
+    assert (
+        figure.layout.coloraxis.cmin,
+        figure.layout.coloraxis.cmid,
+        figure.layout.coloraxis.cmax,
+    ) == (-12, 0, 12)
     assert "Layer 4, pos:1" in cells.text[1][1]
     assert cells.text[1][1].endswith("stands")
     # Two neighbouring cells of the second row have six borders outside: no line runs between them.
@@ -62,11 +92,13 @@ def test_values_ticks_and_colours():
 
 def test_the_title_names_model_data_set_and_metric_and_explains_the_star():
     title = plot_grids([Result(metric="callable:rank")]).layout.title.text
-    assert "<b>Change of rank, clean into corrupted, resid_pre</b>" in title
-    assert "gpt2 on cats; mean over 12 groups of pairs; outlined: cells that stand<" in title
+    assert "<b>Change of rank (logits), clean into corrupted, resid_pre</b>" in title
+    assert ">gpt2 on cats; mean over 12 groups of pairs<" in title
+    assert ">outlined: cells that stand<" in title
     stars = Result(first="*")
     assert "*: tokens that differ between pairs" in plot_grids([stars]).layout.title.text
     assert "*:" not in plot_grids([stars], pair="a").layout.title.text
+    assert plot_grids([stars]).layout.xaxis.ticktext[0] == "* (0)"
 
 
 def test_the_name_of_the_pair_below_the_slider_is_visible():
@@ -90,7 +122,7 @@ def test_the_slider_shows_the_mean_and_each_pair():
 def test_one_pair_has_no_slider_and_is_named():
     figure = plot_grids([Result()], pair="a")
     assert not figure.layout.sliders
-    assert "Pair a: logit_diff after the patch minus before (logit)." in caption_of(figure)
+    assert "Pair a: logit_diff after the patch minus before (logits)." in caption_of(figure)
     assert "Outlined" not in caption_of(figure)
     assert "Outlined" in caption_of(plot_grids([Result()]))
 
@@ -113,7 +145,95 @@ def test_heads_have_numbers():
     assert plot_grids([Result("head")]).layout.xaxis.ticktext == ("0", "1")
 
 
-@pytest.mark.parametrize(("results", "message"), [([], "empty"), ([Result(), Result(example_ids=("c",))], "different pairs")])
+def by_row(figure, number):
+    """Values of a panel by the label of their row; rows without a value are left out."""
+    axis = "" if number == 1 else str(number)
+    ticks = figure.layout[f"yaxis{axis}"]
+    labels = dict(zip(ticks.tickvals, ticks.ticktext, strict=True))
+    cells = figure.data[2 * (number - 1)]
+    assert cells.yaxis == f"y{axis}"
+    found = {}
+    for at, values in zip(cells.y, np.array(cells.z, dtype=float), strict=True):
+        if not np.isnan(values).all():
+            found[labels[at]] = values.tolist()
+    return found
+
+
+@pytest.mark.parametrize("at", [(16, 18, 20), (0, 30), (4, 8, 12)])
+def test_panels_of_other_layers_have_each_value_at_its_own_layer(at):
+    left = Result(at=(4, 8, 12))
+    right = Result("head", at=at, site="z")
+    figure = plot_grids([left, right])
+    for number, result in ((1, left), (2, right)):
+        values = result.grid().values.tolist()
+        assert by_row(figure, number) == dict(zip(map(str, result.at), values, strict=True))
+    first, second = figure.layout.yaxis, figure.layout.yaxis2
+    # One height is one layer.
+    assert (first.ticktext, first.range) == (second.ticktext, second.range)
+    assert first.ticktext == tuple(map(str, sorted({*left.at, *at})))
+    assert (first.showticklabels, second.showticklabels) == (None, None)
+    assert second.matches is None
+    assert ("grey: not measured" in figure.layout.title.text) == (at != left.at)
+    # The outline is around the cells of the second layer.
+    rows = [row for row in figure.data[3].y if row is not None]
+    assert (min(rows) + max(rows)) / 2 == sorted({*left.at, *at}).index(at[1])
+
+
+def test_each_panel_names_its_own_axes():
+    results = [Result(), Result("head", site="z"), Result("head_position"), Result("segment")]
+    layout = plot_grids(results).layout
+    axes = [(layout[f"xaxis{k or ''}"], layout[f"yaxis{k or ''}"]) for k in ("", 2, 3, 4)]
+    assert [(x.title.text, y.title.text) for x, y in axes] == [
+        ("Position", "Layer"),
+        ("Head", "Layer"),
+        ("Position", "Layer.head"),
+        ("Segment", "Layer"),
+    ]
+    assert axes[1][0].ticktext == ("0", "1")
+    assert axes[2][1].ticktext == ("3.0", "3.1", "4.0", "4.1")
+    assert [note.text for note in layout.annotations] == [
+        "resid_pre",
+        "z",
+        "resid_pre",
+        "resid_pre",
+    ]
+
+
+def test_panels_name_the_settings_in_which_they_differ():
+    other = Result(model="gpt2-xl", direction="noising")
+    figure = plot_grids([Result(), other])
+    assert [note.text for note in figure.layout.annotations] == [
+        "resid_pre, gpt2, clean into corrupted",
+        "resid_pre, gpt2-xl, corrupted into clean",
+    ]
+    assert "gpt2 and gpt2-xl on cats" in figure.layout.title.text
+    assert "<b>Change of logit_diff (logits)</b>" in figure.layout.title.text
+
+
+def test_the_control_that_is_drawn_is_named():
+    figure = plot_grids([Result()], control="other_pair")
+    assert "(logits), control other_pair, clean" in figure.layout.title.text
+    assert "Control other_pair: another pair's activations" in caption_of(figure)
+
+
+def test_segments_have_their_names_and_of_a_pair_their_tokens():
+    stars = Result("segment", first="*")
+    assert plot_grids([stars]).layout.xaxis.ticktext[0] == "subject"
+    assert "*" not in plot_grids([stars]).layout.title.text
+    assert plot_grids([Result("segment")], pair="a").layout.xaxis.ticktext == (
+        "subject: The",
+        "rest: <b>·dog</b> (·&lt;cat&gt;)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ([], "empty"),
+        ([Result(), Result(example_ids=("c",))], "different pairs"),
+        ([Result(), Result(metric="prob")], "different metrics"),
+    ],
+)
 def test_errors(results, message):
     with pytest.raises(InputError, match=message) as error:
         plot_grids(results)

@@ -19,12 +19,16 @@ def no_sockets(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr("anchorlens.models.hub._has_no_address", bool)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: pytest.fail("a host name was looked up"))
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_args, **_kwargs: pytest.fail("a host name was looked up")
+    )
 
 
 @pytest.fixture
 def fake_hub(monkeypatch, tmp_path, no_sockets):
-    """A hub that serves one local directory, in the layout of the hub's cache; records what was asked for."""
+    """A hub that serves one local directory, in the layout of the hub's cache; records what was
+    asked for.
+    """
     asked: list[tuple[str, str | None, str | None]] = []
 
     def serve(source: Path):
@@ -36,7 +40,9 @@ def fake_hub(monkeypatch, tmp_path, no_sockets):
             return str(snapshot / filename)
 
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", one)
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda _repo, **_options: str(snapshot))
+        monkeypatch.setattr(
+            huggingface_hub, "snapshot_download", lambda _repo, **_options: str(snapshot)
+        )
         return asked
 
     return serve

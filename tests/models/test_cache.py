@@ -32,10 +32,16 @@ def test_two_processes_at_once_build_once_and_both_see_it_whole(tmp_path):
     root = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", BUILDER, str(target), str(log)]
     environment = {**os.environ, "PYTHONPATH": root}
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
     assert [process.communicate(timeout=60)[0] for process in both] == ["whole", "whole"]
     assert log.read_text() == "built\n"
-    assert sorted(path.name for path in target.parent.iterdir()) == ["m", "m.lock"], "no scratch files are left"
+    assert sorted(path.name for path in target.parent.iterdir()) == [
+        "m",
+        "m.lock",
+    ], "no scratch files are left"
 
 
 def test_a_killed_build_leaves_nothing_that_looks_complete(tmp_path):

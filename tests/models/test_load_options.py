@@ -51,7 +51,13 @@ def test_devices_that_this_machine_lacks(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert "device='cuda:2': this machine has a CPU, 2 CUDA devices" in str(refusal("./no/such/model", device="cuda:2"))
-    assert "Apple's GPUs have no float64" in str(refusal("./no/such/model", device="mps", dtype="float64"))
+    assert "device='cuda:2': this machine has a CPU, 2 CUDA devices" in str(
+        refusal("./no/such/model", device="cuda:2")
+    )
+    assert "Apple's GPUs have no float64" in str(
+        refusal("./no/such/model", device="mps", dtype="float64")
+    )
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert "device='mps': this machine has a CPU, 2 CUDA devices and 0 Apple GPUs" in str(refusal("./no", device="mps"))
+    assert "device='mps': this machine has a CPU, 2 CUDA devices and 0 Apple GPUs" in str(
+        refusal("./no", device="mps")
+    )

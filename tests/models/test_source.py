@@ -1,4 +1,6 @@
-"""A model is checked before it is loaded: check_model and load_model refuse the same, in the same words."""
+"""A model is checked before it is loaded: check_model and load_model refuse the same, in the same
+words.
+"""
 
 import json
 import shutil
@@ -24,7 +26,12 @@ from huggingface_hub.errors import (
 )
 from transformer_lens import HookedEncoder
 
-from anchorlens.errors import CheckpointError, DownloadError, ModelNotFoundError, UnsupportedModelError
+from anchorlens.errors import (
+    CheckpointError,
+    DownloadError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
 from anchorlens.models import checkpoint, hub, load, source
 from anchorlens.models.checkpoint import DEMO, DEMO_GGUF_VARIABLE
 from anchorlens.models.load import load_model
@@ -40,15 +47,23 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 @pytest.fixture
 def nothing_is_loaded(monkeypatch):
     """Reading weights, or making the packaged model's files, is an error of its own."""
-    for room, names in ((load, ("load_weights", "load_gguf", "load_tokenizer")), (source, ("fetch_packaged_model",))):
+    for room, names in (
+        (load, ("load_weights", "load_gguf", "load_tokenizer")),
+        (source, ("fetch_packaged_model",)),
+    ):
         for name in names:
-            monkeypatch.setattr(room, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called"))
+            monkeypatch.setattr(
+                room, name, lambda *_args, name=name, **_options: pytest.fail(f"{name} was called")
+            )
 
 
-# --- the packaged model -------------------------------------------------------------------------------------------------------
+# --- the packaged model
+# -------------------------------------------------------------------------------------------------------
 
 
-def test_what_would_keep_the_packaged_model_from_being_fetched(monkeypatch, tmp_path, nothing_is_loaded):
+def test_what_would_keep_the_packaged_model_from_being_fetched(
+    monkeypatch, tmp_path, nothing_is_loaded
+):
     monkeypatch.delenv(DEMO_GGUF_VARIABLE, raising=False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("ANCHORLENS_CACHE", str(tmp_path))
@@ -68,12 +83,17 @@ def test_what_would_keep_the_packaged_model_from_being_fetched(monkeypatch, tmp_
     assert check_model(DEMO.name) == "packaged", "what is built needs neither pip nor network"
 
 
-# --- directories --------------------------------------------------------------------------------------------------------------
+# --- directories
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma3_multimodal"])
 def test_a_directory_is_looked_at_and_not_loaded(tiny, no_sockets, nothing_is_loaded, family):
-    assert check_model(tiny(family)) == check_model(str(tiny(family)), device="cpu", dtype="bfloat16") == "directory"
+    assert (
+        check_model(tiny(family))
+        == check_model(str(tiny(family)), device="cpu", dtype="bfloat16")
+        == "directory"
+    )
 
 
 def in_shards(here: Path) -> Path:
@@ -93,10 +113,17 @@ def test_weights_in_other_files_are_the_same_model(tiny, tiny_model, tmp_path, f
         state = transformers.AutoModelForCausalLM.from_pretrained(here).state_dict()
         (here / "model.safetensors").unlink()
         names = sorted(state)
-        parts = {"pytorch_model.bin": names} if files == "torch" else {"a.bin": names[::2], "b.bin": names[1::2]}
+        parts = (
+            {"pytorch_model.bin": names}
+            if files == "torch"
+            else {"a.bin": names[::2], "b.bin": names[1::2]}
+        )
         for file, own in parts.items():
             torch.save({name: state[name] for name in own}, here / file)  # noqa: TID251
-        index = {"metadata": {}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+        index = {
+            "metadata": {},
+            "weight_map": {name: file for file, own in parts.items() for name in own},
+        }
         (here / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     assert check_model(here) == "directory"
     card = load_model(here, device="cpu").anchorlens_card
@@ -145,18 +172,38 @@ BROKEN = {
     "feature": (changed(add_cross_attention=True), UnsupportedModelError, "add_cross_attention"),
     "tokenizer": (gone("*token*"), CheckpointError, r"no tokenizer files\. Pass tokenizer="),
     "weights": (gone("model.safetensors"), CheckpointError, "incomplete: it has none of model"),
-    "truncated": (lambda here: cut(here / "model.safetensors"), CheckpointError, "weights in .*m cannot be read"),
-    "git-lfs": (written("model.safetensors", LFS), CheckpointError, "weights in .*m cannot be read .*`git lfs pull`"),
-    "shard": (lambda here: first_shard(here).unlink(), CheckpointError, "lacks the files model-00001-of"),
-    "cut shard": (lambda here: cut(first_shard(here), 10), CheckpointError, "weights in .*m cannot be read"),
-    "index": (
-        lambda here: written("model.safetensors.index.json", b"{}")(in_shards(here)), CheckpointError, "cannot be read .*weight_map",
+    "truncated": (
+        lambda here: cut(here / "model.safetensors"),
+        CheckpointError,
+        "weights in .*m cannot be read",
     ),
-}  # fmt: skip
+    "git-lfs": (
+        written("model.safetensors", LFS),
+        CheckpointError,
+        "weights in .*m cannot be read .*`git lfs pull`",
+    ),
+    "shard": (
+        lambda here: first_shard(here).unlink(),
+        CheckpointError,
+        "lacks the files model-00001-of",
+    ),
+    "cut shard": (
+        lambda here: cut(first_shard(here), 10),
+        CheckpointError,
+        "weights in .*m cannot be read",
+    ),
+    "index": (
+        lambda here: written("model.safetensors.index.json", b"{}")(in_shards(here)),
+        CheckpointError,
+        "cannot be read .*weight_map",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_directory_is_refused_before_it_is_loaded(tiny, tmp_path, nothing_is_loaded, monkeypatch, fault):
+def test_a_broken_directory_is_refused_before_it_is_loaded(
+    tiny, tmp_path, nothing_is_loaded, monkeypatch, fault
+):
     monkeypatch.setattr("builtins.input", lambda *_args: pytest.fail("a question was asked"))
     here = shutil.copytree(tiny("gpt2"), tmp_path / "m")
     breaks, kind, message = BROKEN[fault]
@@ -182,17 +229,20 @@ def test_another_tokenizer_takes_the_place_of_the_missing_one(tiny, tmp_path):
     assert "m holds no tokenizer files" in str(refusal(tiny("gpt2"), tokenizer=here))
 
 
-# --- GGUF files ---------------------------------------------------------------------------------------------------------------
+# --- GGUF files
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_gguf_file_is_looked_at_and_not_loaded(tmp_path, nothing_is_loaded):
     path = write_gguf(tmp_path / "x.gguf", gguf_llama())
     assert check_model(path) == "gguf"
     cut(path)
-    assert "truncated (" in str(refusal(path))
+    assert "truncated, and cannot be read (" in str(refusal(path))
     path.write_bytes(b"PK")
     assert "x.gguf is not a GGUF file" in str(refusal(path))
-    assert "architecture 'rwkv6' are not mapped" in str(refusal(write_gguf(path, gguf_llama(), architecture="rwkv6")))
+    assert "architecture 'rwkv6' are not mapped" in str(
+        refusal(write_gguf(path, gguf_llama(), architecture="rwkv6"))
+    )
 
 
 def test_a_gguf_file_on_the_hub_is_not_fetched(monkeypatch, tmp_path, no_sockets):
@@ -205,16 +255,23 @@ def test_a_gguf_file_on_the_hub_is_not_fetched(monkeypatch, tmp_path, no_sockets
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert check_model("someone/tiny/q/x.gguf", revision="main", token="secret") == "gguf"
-    assert asked == [("someone/tiny", "q/x.gguf", {"revision": "main", "token": "secret", "dry_run": True})]
+    assert asked == [
+        ("someone/tiny", "q/x.gguf", {"revision": "main", "token": "secret", "dry_run": True})
+    ]
     seen = replace(seen, is_cached=True)
     cut(path)
-    assert "truncated" in str(refusal("someone/tiny/q/x.gguf")), "one that is here already is looked at"
+    assert "truncated" in str(refusal("someone/tiny/q/x.gguf")), (
+        "one that is here already is looked at"
+    )
 
 
-# --- the hub ------------------------------------------------------------------------------------------------------------------
+# --- the hub
+# ------------------------------------------------------------------------------------------------------------------
 
 
-def test_without_an_address_of_the_hub_the_cache_alone_is_read_and_nothing_is_tried_again(monkeypatch, tmp_path):
+def test_without_an_address_of_the_hub_the_cache_alone_is_read_and_nothing_is_tried_again(
+    monkeypatch, tmp_path
+):
     def look_up(*_args, **_options):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -228,11 +285,17 @@ def test_without_an_address_of_the_hub_the_cache_alone_is_read_and_nothing_is_tr
     assert time.monotonic() - begun < 5
 
 
-def test_of_a_hub_name_the_configuration_alone_is_fetched(fake_hub, tiny, tmp_path, monkeypatch, nothing_is_loaded):
+def test_of_a_hub_name_the_configuration_alone_is_fetched(
+    fake_hub, tiny, tmp_path, monkeypatch, nothing_is_loaded
+):
     (tmp_path / "m").mkdir()
     shutil.copy(tiny("qwen3") / "config.json", tmp_path / "m")
     asked = fake_hub(tmp_path / "m")
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_args, **_options: pytest.fail("weights were fetched"))
+    monkeypatch.setattr(
+        huggingface_hub,
+        "snapshot_download",
+        lambda *_args, **_options: pytest.fail("weights were fetched"),
+    )
     assert check_model("Qwen/Qwen3-32B", revision="main", token="secret") == "hub"
     assert asked == [("Qwen/Qwen3-32B", "main", "secret")]
     config = tmp_path / "hub" / "snapshots" / COMMIT / "config.json"
@@ -278,13 +341,33 @@ UNKNOWN = RepositoryNotFoundError("no", response=refused(404))
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [
-        (GatedRepoError("gated", response=refused(403)), DownloadError, r"is gated: accept its terms .* set HF_TOKEN"),
+        (
+            GatedRepoError("gated", response=refused(403)),
+            DownloadError,
+            r"is gated: accept its terms .* set HF_TOKEN",
+        ),
         (UNKNOWN, ModelNotFoundError, r"Did you mean 'meta-llama/Llama-3\.2-3B'\? .* set HF_TOKEN"),
-        (RevisionNotFoundError("no", response=refused(404)), ModelNotFoundError, r"revision 'v9'.*branch"),
+        (
+            RevisionNotFoundError("no", response=refused(404)),
+            ModelNotFoundError,
+            r"revision 'v9'.*branch",
+        ),
         (EntryNotFoundError("config.json"), CheckpointError, r"lacks a file .*config\.json"),
-        (LocalEntryNotFoundError("offline"), DownloadError, r"hub cannot be reached.*Check the network"),
-        (HfHubHTTPError("HTTP 401", response=refused(401)), DownloadError, r"failed .*HTTP 401.*HF_TOKEN"),
-        (HfHubHTTPError("HTTP 500", response=refused(500)), DownloadError, r"failed .*HTTP 500.*try later"),
+        (
+            LocalEntryNotFoundError("offline"),
+            DownloadError,
+            r"hub cannot be reached.*Check the network",
+        ),
+        (
+            HfHubHTTPError("HTTP 401", response=refused(401)),
+            DownloadError,
+            r"failed .*HTTP 401.*HF_TOKEN",
+        ),
+        (
+            HfHubHTTPError("HTTP 500", response=refused(500)),
+            DownloadError,
+            r"failed .*HTTP 500.*try later",
+        ),
         (httpx.ReadTimeout("slow"), DownloadError, r"failed \(slow\)\. Check the network"),
         (OSError("No space left on device"), DownloadError, "No space left"),
     ],
@@ -306,14 +389,21 @@ def test_a_known_name_is_not_suggested_to_its_user(monkeypatch):
     assert "Did you mean" not in str(refusal("meta-llama/Llama-3.2-1B"))
 
 
-# --- names --------------------------------------------------------------------------------------------------------------------
+# --- names
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        *((name, "No model has the name") for name in ("~nobody-of-this-name/model", "a\0b", "a" * 5000, "  ")),
-        *((name, f"No model has the name '{name}'") for name in ("./nowhere/model", "missing.gguf", "a/b/c/d", "")),
+        *(
+            (name, "No model has the name")
+            for name in ("~nobody-of-this-name/model", "a\0b", "a" * 5000, "  ")
+        ),
+        *(
+            (name, f"No model has the name '{name}'")
+            for name in ("./nowhere/model", "missing.gguf", "a/b/c/d", "")
+        ),
         ("smollm2-135m-instuct", r"Did you mean 'smollm2-135m-instruct'\? Names on the hub"),
         ("LLAMA-3.2-1b", r"Did you mean 'meta-llama/Llama-3\.2-1B'\? Names on the hub"),
     ],
@@ -335,7 +425,8 @@ def test_paths_that_are_no_model(tiny, tmp_path):
     assert "revision='main'" in str(refusal(tiny("gpt2"), revision="main"))
 
 
-# --- live models and options --------------------------------------------------------------------------------------------------
+# --- live models and options
+# --------------------------------------------------------------------------------------------------
 
 
 def test_live_models(tiny, tiny_model):
@@ -345,16 +436,22 @@ def test_live_models(tiny, tiny_model):
     assert "keeps its device and dtype" in str(refusal(hooked, dtype="float32"))
     assert "Pass tokenizer=" in str(refusal(live))
     assert "keeps torch.float32" in str(refusal(live, dtype="bf16", tokenizer=tokenizer))
-    assert "A live model has no revision" in str(refusal(live, revision="main", tokenizer=tokenizer))
+    assert "A live model has no revision" in str(
+        refusal(live, revision="main", tokenizer=tokenizer)
+    )
     live._hf_peft_config_loaded = True
-    assert "has an adapter beside its weights. Merge it first" in str(refusal(live, tokenizer=tokenizer))
+    assert "has an adapter beside its weights. Merge it first" in str(
+        refusal(live, tokenizer=tokenizer)
+    )
     live.config.add_cross_attention = True
     assert "add_cross_attention=True" in str(refusal(live, tokenizer=tokenizer))
     headless = transformers.AutoModel.from_pretrained(tiny("gpt2"))
     assert "This GPT2Model predicts no tokens" in str(refusal(headless, tokenizer=tokenizer))
     with torch.device("meta"):
         elsewhere = transformers.AutoModelForCausalLM.from_config(FAMILIES["gpt2"]())
-    assert "not in memory (device 'meta')" in str(refusal(elsewhere, device="cpu", tokenizer=tokenizer))
+    assert "not in memory (device 'meta')" in str(
+        refusal(elsewhere, device="cpu", tokenizer=tokenizer)
+    )
 
 
 NO_MODELS = {
@@ -370,5 +467,7 @@ NO_MODELS = {
 @pytest.mark.parametrize("shown", NO_MODELS)
 def test_what_is_no_model(shown):
     error = refusal(NO_MODELS[shown]())
-    assert str(error).startswith(f"model={shown}: not a model. Give a name (`anchorlens models` lists some)")
+    assert str(error).startswith(
+        f"model={shown}: not a model. Give a name (`anchorlens models` lists some)"
+    )
     assert "Merge an adapter first" in str(error)

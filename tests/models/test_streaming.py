@@ -1,4 +1,6 @@
-"""Models whose layers are read from their files as they run: the same model, never more than two layers of it at once."""
+"""Models whose layers are read from their files as they run: the same model, never more than two
+layers of it at once.
+"""
 
 import json
 import os
@@ -16,6 +18,7 @@ from anchorlens.models.hooked.blocks import find_user_hook
 from anchorlens.models.hooked.streaming import Stream, StreamedBlock, load_block
 from anchorlens.models.source import check_model
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model, save_tiny
+from tests.raised import raises
 
 STREAMED = [*FAMILIES, *FURTHER_FAMILIES]
 TOKENS = torch.arange(30, 54)[None]
@@ -43,7 +46,8 @@ def assert_same_model(whole, streamed):
 
 @pytest.mark.parametrize("family", STREAMED)
 def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
-    # A fresh bloom: TransformerLens keeps the alibi table of the longest row, which changes the last digits of later rows.
+    # A fresh bloom: TransformerLens keeps the alibi table of the longest row, which changes the
+    # last digits of later rows.
     whole = al.load_model(tiny(family), device="cpu") if family == "bloom" else tiny_model(family)
     streamed = stream(tiny(family))
     assert_same_model(whole, streamed)
@@ -53,15 +57,25 @@ def test_it_is_the_model_that_is_loaded_into_memory(tiny, tiny_model, family):
     assert {name: (p.shape, p.dtype) for name, p in streamed.named_parameters()} == shapes
 
 
-# Rounding shows most in bfloat16: there also norms that add 1 to their weight, and weights that are transposed.
+# Rounding shows most in bfloat16: there also norms that add 1 to their weight, and weights that are
+# transposed.
 BFLOAT16 = [(family, "bfloat16") for family in ("llama", "gemma2", "gpt2", "mixtral")]
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*BFLOAT16, ("llama", "float16"), ("llama", "float64"), ("mixtral", "float16"), ("mixtral", "float64")]
+    ("family", "dtype"),
+    [
+        *BFLOAT16,
+        ("llama", "float16"),
+        ("llama", "float64"),
+        ("mixtral", "float16"),
+        ("mixtral", "float64"),
+    ],
 )
 def test_other_types_are_converted_as_they_come(tiny, family, dtype):
-    assert_same_model(al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype))
+    assert_same_model(
+        al.load_model(tiny(family), device="cpu", dtype=dtype), stream(tiny(family), dtype=dtype)
+    )
 
 
 def test_a_checkpoint_in_half_precision_is_streamed_in_either_type(tmp_path):
@@ -69,7 +83,8 @@ def test_a_checkpoint_in_half_precision_is_streamed_in_either_type(tmp_path):
     streamed = {dtype: stream(directory, dtype=dtype) for dtype in ("auto", "float32")}
     for dtype, model in streamed.items():
         assert_same_model(al.load_model(directory, device="cpu", dtype=dtype), model)
-    # Of the checkpoint's own type everything is a view of its file; else the embedding is a copy, once for both its uses.
+    # Of the checkpoint's own type everything is a view of its file; else the embedding is a copy,
+    # once for both its uses.
     model = streamed["float32"]
     extra = model.embed.W_E.numel() + model.ln_final.w.numel() + model.unembed.b_U.numel()
     assert stream_of(model).resident_bytes == 4 * extra
@@ -122,7 +137,9 @@ def test_parts_of_a_block_that_is_held_run_as_modules(tiny, tiny_model):
     x = torch.randn(1, 5, 48, generator=torch.Generator().manual_seed(0))
     with load_block(streamed.blocks[1]):
         assert torch.equal(streamed.blocks[1](x), whole.blocks[1](x))
-        assert not streamed.blocks[1].attn.W_Q.is_meta  # the block that ran inside did not take them away
+        assert not streamed.blocks[
+            1
+        ].attn.W_Q.is_meta  # the block that ran inside did not take them away
     assert streamed.blocks[1].attn.W_Q.is_meta
 
 
@@ -148,7 +165,10 @@ def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, layers_re
     first = al.model_card(model)
     assert not layers_read
     name = "model.layers.3.mlp.up_proj.weight"
-    file = sharded / json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
+    file = (
+        sharded
+        / json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
+    )
     os.utime(file, ns=(1, 1))
     assert al.model_card(model) == first
     assert layers_read == [0, 1, 2, 3, 4, 5]
@@ -159,7 +179,9 @@ def test_the_hash_is_read_again_only_where_a_file_has_changed(sharded, layers_re
     changed = al.model_card(model)
     assert changed.weights_sha256 != first.weights_sha256
     assert changed.parity is None
-    assert changed.weights_sha256 == al.model_card(al.load_model(sharded, device="cpu")).weights_sha256
+    assert (
+        changed.weights_sha256 == al.model_card(al.load_model(sharded, device="cpu")).weights_sha256
+    )
 
 
 def test_a_change_of_what_is_in_memory_is_noticed(tiny):
@@ -174,7 +196,7 @@ def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):
     model = stream(sharded)
     for file in sharded.glob("*.safetensors"):
         file.rename(file.with_suffix(".moved"))
-    with pytest.raises(CheckpointError, match=r"files of a streamed model must not change"):
+    with pytest.raises(CheckpointError, match="must not change"):
         model(TOKENS)
     for file in sharded.glob("*.moved"):
         file.rename(file.with_suffix(".safetensors"))
@@ -183,7 +205,10 @@ def test_a_file_that_goes_away_or_shrinks_is_an_error(sharded):
 
 # A matrix of one expert, by family.
 _OF = "model.layers.1.{}.weight"
-EXPERT = {"mixtral": _OF.format("block_sparse_moe.experts.2.w3"), "olmoe": _OF.format("mlp.experts.2.up_proj")}
+EXPERT = {
+    "mixtral": _OF.format("block_sparse_moe.experts.2.w3"),
+    "olmoe": _OF.format("mlp.experts.2.up_proj"),
+}
 
 
 @pytest.mark.parametrize("family", EXPERT)
@@ -198,43 +223,66 @@ def test_experts_that_stand_in_the_files_one_by_one(tiny, family):
     plain = stream_of(stream(tiny("llama")))
     assert plain.loader.joined_bytes == 0
     layer = sum(p.numel() for p in model.blocks[0].parameters()) * 4
-    matrix, ends = max(p.numel() for p in model.blocks.parameters()) * 4, stream_of(model).resident_bytes
+    matrix, ends = (
+        max(p.numel() for p in model.blocks.parameters()) * 4,
+        stream_of(model).resident_bytes,
+    )
     assert stream_of(model).sizes.peak_bytes == 2 * layer + matrix + gates + ends
 
 
-UP, NORM, JOINED = "model.layers.1.mlp.up_proj.weight", "model.norm.weight", "model.layers.1.mlp.experts.gate_up_proj"
+UP, NORM, JOINED = (
+    "model.layers.1.mlp.up_proj.weight",
+    "model.norm.weight",
+    "model.layers.1.mlp.experts.gate_up_proj",
+)
 # Tensors that are put in (None: taken out) by name, and what is said of it.
 DAMAGED = [
     ("llama", {UP: None}, InputError, f"no tensor '{UP}'"),
     ("llama", {NORM: torch.ones(7)}, CheckpointError, rf"{NORM} has shape \(7,\).*says \(48,\)"),
-    ("llama", {UP: None, f"{UP}_blocks": torch.ones(80, 48)}, InputError, r"Quantised weights.*Leave stream out"),
+    (
+        "llama",
+        {UP: None, f"{UP}_blocks": torch.ones(80, 48)},
+        InputError,
+        r"Quantised weights.*Leave stream out",
+    ),
     *((family, {one: None}, InputError, f"no tensor '{JOINED}'") for family, one in EXPERT.items()),
     *(
-        (family, {one: torch.ones(79, 48)}, CheckpointError, rf"{one} has shape .79, 48.*says .80, 48")
+        (
+            family,
+            {one: torch.ones(79, 48)},
+            CheckpointError,
+            rf"{one} has shape .79, 48.*says .80, 48",
+        )
         for family, one in EXPERT.items()
     ),
 ]
 
 
 @pytest.mark.parametrize(("family", "change", "error", "said"), DAMAGED)
-def test_a_tensor_that_is_missing_misshapen_or_packed_is_named(tmp_path, family, change, error, said):
+def test_a_tensor_that_is_missing_misshapen_or_packed_is_named(
+    tmp_path, family, change, error, said
+):
     file = save_tiny(family, tmp_path / "m") / "model.safetensors"
     tensors = {key: tensor.clone() for key, tensor in load_file(file).items()} | change
-    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, file, metadata={"format": "pt"})
+    save_file(
+        {key: tensor for key, tensor in tensors.items() if tensor is not None},
+        file,
+        metadata={"format": "pt"},
+    )
     with pytest.raises(error, match=said):
         stream(file.parent)
 
 
 def test_what_cannot_be_streamed_is_said_before_anything_is_read(tiny, tiny_model, tmp_path):
-    with pytest.raises(InputError, match=r"stream=True reads safetensors files, not a live model.*leave stream out"):
+    with raises(InputError, "stream", word="live"):
         stream(tiny_model("llama"))
-    with pytest.raises(InputError, match=r"stream=True reads safetensors.*not .*a \.gguf file.*Give a Hugging Face directory"):
+    with raises(InputError, "stream", word=".gguf"):
         check_model("owner/repository/model.gguf", stream=True)
-    with pytest.raises(InputError, match=r"stream='yes': not a bool"):
+    with raises(InputError, "stream", word="bool"):
         check_model(str(tiny("llama")), stream="yes")
     directory = save_model(random_model(llama()), tmp_path / "old")
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
     torch.save(tensors, directory / "pytorch_model.bin")  # noqa: TID251
-    with pytest.raises(InputError, match=r"reads safetensors, but the weights in .* are .bin files.*save_pretrained"):
+    with raises(InputError, "stream", word=".bin"):
         stream(directory)

@@ -1,7 +1,7 @@
 """Random metrics on random grids of patches, each compared with one full forward pass per cell.
 
-``python -m tests.patching.metric_fuzz 500`` runs 500 cases and prints a table per kind of metric. ``--first 1000`` starts at
-case 1000. A case is determined by its number (:func:`numbered`).
+``python -m tests.patching.metric_fuzz 500`` runs 500 cases and prints a table per kind of metric.
+``--first 1000`` starts at case 1000. A case is determined by its number (:func:`numbered`).
 """
 
 import argparse
@@ -33,10 +33,16 @@ from tests.protocols.patch.plain import cache_of, hook_of, patched_logits
 FAMILIES = ("gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3")
 # Function of the drop-in -> its site.
 FUNCTIONS = {
-    "resid_pre": "resid_pre", "attn_out": "attn_out", "mlp_out": "mlp_out", "attn_head_out_by_pos": "z",
-    "attn_head_k_by_pos": "k", "attn_head_q_all_pos": "q", "attn_head_v_all_pos": "v",
-    "attn_head_pattern_all_pos": "pattern", "attn_head_pattern_by_pos": "pattern",
-}  # fmt: skip
+    "resid_pre": "resid_pre",
+    "attn_out": "attn_out",
+    "mlp_out": "mlp_out",
+    "attn_head_out_by_pos": "z",
+    "attn_head_k_by_pos": "k",
+    "attn_head_q_all_pos": "q",
+    "attn_head_v_all_pos": "v",
+    "attn_head_pattern_all_pos": "pattern",
+    "attn_head_pattern_by_pos": "pattern",
+}
 SWEEP_SITES = ("resid_pre", "attn_out", "mlp_out", "z", "q", "k", "v")
 ROUTES = ("drop_in", "drop_in", "cone", "reference")
 # Standard deviation of the noise by which a step may move, and how often it is drawn.
@@ -207,7 +213,9 @@ def kl(scene: Scene) -> Metric:
     fixed = scene.clean[0].log_softmax(-1)
     return scene.one_of(
         lambda x: (fixed.exp() * (fixed - x.log_softmax(-1))).sum(-1).mean(),
-        lambda x: torch.nn.functional.kl_div(x.log_softmax(-1), fixed.expand_as(x), log_target=True, reduction="sum"),
+        lambda x: torch.nn.functional.kl_div(
+            x.log_softmax(-1), fixed.expand_as(x), log_target=True, reduction="sum"
+        ),
         lambda x: (x.softmax(-1) - fixed.exp()).abs().sum(-1).amax(1).mean(),
     )
 
@@ -228,7 +236,9 @@ def coupled(scene: Scene) -> Metric:
     return scene.one_of(
         lambda x: x[:, -1, a].var(unbiased=False) + x[:, p, b].mean(),
         lambda x: x[:, p, a].max() - x[:, p, b].min(),
-        lambda x: (x[:, -1].argmax(-1) == a).float().mean() * x[:, p, a].std(unbiased=False) + x[0, p, b],
+        lambda x: (
+            (x[:, -1].argmax(-1) == a).float().mean() * x[:, p, a].std(unbiased=False) + x[0, p, b]
+        ),
         lambda x: x[x[:, -1, a].argmax(), p, b],
         lambda x: x[:, p].mean(0).softmax(-1)[a],
         lambda x: (x[:, p].argmax(-1) == x[0, p].argmax()).float().sum() + x[-1, -1, b],
@@ -294,7 +304,9 @@ def not_finite(scene: Scene) -> Metric:
     low = 0.0 if scene.may_be_nan else 1e-2
     return scene.one_of(
         lambda x: (x[0, -1, a] - middle).clamp(min=low).log(),
-        lambda x: (x[0, -1, a] - middle).clamp(*((-9.0, 9.0) if scene.may_be_nan else (low, 9.0))).sqrt(),
+        lambda x: (
+            (x[0, -1, a] - middle).clamp(*((-9.0, 9.0) if scene.may_be_nan else (low, 9.0))).sqrt()
+        ),
         lambda x: (x[:, -1, a] > x[:, -1, b]).float().mean().clamp(min=low).log(),
     )
 
@@ -303,7 +315,12 @@ def nucleus(scene: Scene) -> Metric:
     """Functions of the sorted probabilities."""
     p, share, k = scene.position(), scene.rng.choice((0.3, 0.5, 0.9)), scene.rng.randint(1, 9)
     return scene.one_of(
-        lambda x: (x[:, p].softmax(-1).sort(-1, descending=True).values.cumsum(-1) < share).sum(-1).float().mean(),
+        lambda x: (
+            (x[:, p].softmax(-1).sort(-1, descending=True).values.cumsum(-1) < share)
+            .sum(-1)
+            .float()
+            .mean()
+        ),
         lambda x: x[:, p].sort(-1).values[:, -k].mean(),
         lambda x: torch.quantile(x[:, p], share, dim=-1).mean(),
         lambda x: x[:, p].kthvalue(k, -1).indices.float().mean(),
@@ -313,15 +330,33 @@ def nucleus(scene: Scene) -> Metric:
 SINGLE: dict[str, Callable[[Scene], Metric]] = {
     kind.__name__: kind
     for kind in (
-        accuracy, rank, top_k, threshold, clipped, over_positions, chosen_token, chosen_position, branch, entropy, kl,
-        smooth_and_step, coupled, writer, returned, not_finite, nucleus,
+        accuracy,
+        rank,
+        top_k,
+        threshold,
+        clipped,
+        over_positions,
+        chosen_token,
+        chosen_position,
+        branch,
+        entropy,
+        kl,
+        smooth_and_step,
+        coupled,
+        writer,
+        returned,
+        not_finite,
+        nucleus,
     )
-}  # fmt: skip
+}
 
 
 def combined(scene: Scene) -> Metric:
     """Sum of several metrics of the same logits."""
-    parts = [SINGLE[name](scene) for name in scene.rng.sample([name for name in SINGLE if name != "not_finite"], 3)]
+    parts = [
+        SINGLE[name](scene)
+        for name in scene.rng.sample([name for name in SINGLE if name != "not_finite"], 3)
+    ]
     return lambda x: sum((i + 1) * as_value(part(x)) for i, part in enumerate(parts))
 
 
@@ -369,9 +404,14 @@ def as_value(value: Any) -> Tensor:
 
 
 def prompts_of(rng: random.Random) -> tuple[Tensor, Tensor]:
-    """Draw clean and corrupted tokens: equal up to a first position, and behind it in all or one."""
+    """Draw clean and corrupted tokens: equal up to a first position, and behind it in all
+    or one.
+    """
     shape = rng.randint(1, 4), rng.randint(5, 8)
-    clean, other = (torch.tensor([[rng.randrange(2, VOCAB) for _ in range(shape[1])] for _ in range(shape[0])]) for _ in "ab")
+    clean, other = (
+        torch.tensor([[rng.randrange(2, VOCAB) for _ in range(shape[1])] for _ in range(shape[0])])
+        for _ in "ab"
+    )
     first = rng.randrange(shape[1])
     end = first + 1 if rng.random() < 0.3 else shape[1]
     corrupted = clean.clone()
@@ -379,7 +419,9 @@ def prompts_of(rng: random.Random) -> tuple[Tensor, Tensor]:
     return clean, corrupted
 
 
-def scene_of(rng: random.Random, model: Any, clean: Tensor, corrupted: Tensor, may_be_nan: bool) -> Scene:
+def scene_of(
+    rng: random.Random, model: Any, clean: Tensor, corrupted: Tensor, may_be_nan: bool
+) -> Scene:
     """Run both prompts and take the tokens that they predict."""
     with torch.no_grad():
         one, two = model(clean), model(corrupted)
@@ -409,7 +451,11 @@ def edit_cache(rng: random.Random, values: dict[str, Tensor], own: Mapping[str, 
 def listening() -> Iterator[list[str]]:
     """Collect the warnings that say that the cone engine is not used."""
     said: list[str] = []
-    with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()), torch.no_grad():
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        redirect_stderr(io.StringIO()),
+        torch.no_grad(),
+    ):
         warnings.simplefilter("always")
         yield said
         texts = [str(one.message) for one in caught]
@@ -423,7 +469,9 @@ def drop_in(rng: random.Random, family: str, kind: str) -> Outcome:
     metric = KINDS[kind](scene_of(rng, model, clean, corrupted, True))
     hooks = [hook_of(FUNCTIONS[name], layer) for layer in range(model.cfg.n_layers)]
     with torch.no_grad():
-        given, own = (dict(model.run_with_cache(ids, names_filter=hooks)[1]) for ids in (clean, corrupted))
+        given, own = (
+            dict(model.run_with_cache(ids, names_filter=hooks)[1]) for ids in (clean, corrupted)
+        )
     title = f"{kind} drop_in {family} {name} {tuple(clean.shape)} {edit_cache(rng, given, own)}"
     seen: list[Tensor] = []
 
@@ -453,7 +501,13 @@ def swept(rng: random.Random, family: str, kind: str, engine: str) -> Outcome:
         {"clean": one, "corrupted": two, "id": f"p{i}"}
         for i, (one, two) in enumerate(zip(clean.tolist(), corrupted.tolist(), strict=True))
     ]
-    options: dict[str, Any] = {"by": "position", "site": site, "controls": "none", "progress": False, "engine": engine}
+    options: dict[str, Any] = {
+        "by": "position",
+        "site": site,
+        "controls": "none",
+        "progress": False,
+        "engine": engine,
+    }
     options["direction"] = "noising" if back else "denoising"
     with listening() as said:
         try:
@@ -469,17 +523,34 @@ def swept(rng: random.Random, family: str, kind: str, engine: str) -> Outcome:
         assert len(cells) == model.cfg.n_layers * len(target)
         for one in cells:
             at = [int(one["position"])]
-            seen.append(patched_logits(model, target, known, site, [one["layer"]], at, at).float()[None])
-            table.append(((f"p{i}", one["layer"], *at), one["value_after"], float(as_value(metric(seen[-1].clone())))))
+            seen.append(
+                patched_logits(model, target, known, site, [one["layer"]], at, at).float()[None]
+            )
+            table.append(
+                (
+                    (f"p{i}", one["layer"], *at),
+                    one["value_after"],
+                    float(as_value(metric(seen[-1].clone()))),
+                )
+            )
         seen.append(patched_logits(model, target, known, site, [], [], []).float()[None])
-        table.append(((f"p{i}",), cells[0]["value_before"], float(as_value(metric(seen[-1].clone())))))
+        table.append(
+            ((f"p{i}",), cells[0]["value_before"], float(as_value(metric(seen[-1].clone()))))
+        )
     return judge(title, kind, metric, table, seen, said)
 
 
 def judge(
-    title: str, kind: str, metric: Metric, table: Sequence[tuple[Cell, float, float]], seen: Sequence[Tensor], said: Sequence[str]
+    title: str,
+    kind: str,
+    metric: Metric,
+    table: Sequence[tuple[Cell, float, float]],
+    seen: Sequence[Tensor],
+    said: Sequence[str],
 ) -> Outcome:
-    """Compare cells; ``table``: index, found and expected value, ``seen``: the logits of the expected values."""
+    """Compare cells; ``table``: index, found and expected value, ``seen``: the logits of the
+    expected values.
+    """
     wanted = torch.tensor([exact for *_, exact in table])
     finite = wanted[wanted.isfinite()]
     spread = float(finite.max() - finite.min()) if len(finite) else 0.0
@@ -521,9 +592,14 @@ def numbered(number: int) -> Outcome:
 def row_of(name: str, some: Sequence[Outcome]) -> str:
     """Return the row of a table."""
     numbers = (
-        len(some), sum(one.n_cells for one in some), sum(one.moves for one in some), sum(len(one.wrong) for one in some),
-        sum(one.edges for one in some), sum(bool(one.fallback) for one in some), sum(bool(one.raised) for one in some),
-    )  # fmt: skip
+        len(some),
+        sum(one.n_cells for one in some),
+        sum(one.moves for one in some),
+        sum(len(one.wrong) for one in some),
+        sum(one.edges for one in some),
+        sum(bool(one.fallback) for one in some),
+        sum(bool(one.raised) for one in some),
+    )
     return f"{name:16}" + "".join(f"{number:>10}" for number in numbers)
 
 
@@ -534,28 +610,37 @@ def report(outcomes: Mapping[int, Outcome]) -> Iterator[str]:
     for kind in KINDS:
         yield row_of(kind, [one for one in outcomes.values() if one.kind == kind])
     yield row_of("all", list(outcomes.values()))
-    for reason, count in Counter(one.fallback for one in outcomes.values() if one.fallback).most_common():
+    for reason, count in Counter(
+        one.fallback for one in outcomes.values() if one.fallback
+    ).most_common():
         yield f"fallback, {count} x: {reason}"
     for number, one in outcomes.items():
         if one.wrong:
             silent = "with a warning" if one.fallback else "silently"
-            yield f"case {number} ({one.title}): {len(one.wrong)} of {one.n_cells} {silent} wrong, first {one.wrong[0]}"
+            yield (
+                f"case {number} ({one.title}): {len(one.wrong)} of {one.n_cells} {silent} wrong,"
+                f" first {one.wrong[0]}"
+            )
         if one.raised:
             yield f"case {number} ({one.title}): {one.raised}"
 
 
 def main() -> int:
     """Run cases and print a table per kind of metric."""
-    parser = argparse.ArgumentParser(prog="python -m tests.patching.metric_fuzz", description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.patching.metric_fuzz", description=__doc__.split("\n", maxsplit=1)[0]
+    )
     parser.add_argument("cases", type=int)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     options = parser.parse_args()
     torch.set_num_threads(1)
     started = time.perf_counter()
-    outcomes = {case: numbered(case) for case in range(options.first, options.first + options.cases)}
+    outcomes = {
+        case: numbered(case) for case in range(options.first, options.first + options.cases)
+    }
     for line in report(outcomes):
-        print(line)  # noqa: T201
-    print(f"{time.perf_counter() - started:.0f} seconds")  # noqa: T201
+        print(line)
+    print(f"{time.perf_counter() - started:.0f} seconds")
     return int(any(one.wrong or one.raised for one in outcomes.values()))
 
 

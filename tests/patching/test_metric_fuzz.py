@@ -1,24 +1,33 @@
-"""Random metrics beside one full forward pass per cell; more by ``python -m tests.patching.metric_fuzz``."""
+"""Random metrics beside one full forward pass per cell; more by ``python -m
+tests.patching.metric_fuzz``.
+"""
 
 import pytest
 
 from tests.patching.metric_fuzz import numbered
 
+# One of each kind but one, of every family, in turn by the drop-in and by a sweep on both engines.
+FIRST = (0, 1, 3, 4, 5, 7, 8, 10, 14, 15, 16, 18, 22, 24, 26, 33, 35)
+
 
 def check(cases):
     outcomes = {case: numbered(case) for case in cases}
-    bad = {case: (one.title, one.wrong[:1], one.raised) for case, one in outcomes.items() if one.wrong or one.raised}
+    bad = {
+        case: (one.title, one.wrong[:1], one.raised)
+        for case, one in outcomes.items()
+        if one.wrong or one.raised
+    }
     assert not bad
-    assert len({one.kind for one in outcomes.values()}) >= 12
+    assert len({one.kind for one in outcomes.values()}) >= 17
     assert sum(one.moves for one in outcomes.values()) > len(cases) / 2
 
 
-def test_fixed_cases_equal_full_forward_passes():
-    check(range(48))
+def test_a_case_of_each_kind_equals_full_forward_passes():
+    check(FIRST)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(48, 500, 113))
+@pytest.mark.parametrize("first", range(0, 180, 90))
 def test_many_cases_equal_full_forward_passes(first):
-    """The other cases up to 500, in blocks that run in several processes."""
-    check(range(first, first + 113))
+    """Cases in blocks that run in several processes."""
+    check(range(first, first + 90))

@@ -3,6 +3,7 @@
 import inspect
 import re
 import warnings
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -10,15 +11,28 @@ import torch
 import transformer_lens.patching as theirs
 
 from anchorlens import patching as ours
-from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import InputError
+from anchorlens.measure import grid, patch_plan
+from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.blocks import HookedBlock
-from anchorlens.patching import cone_grid
-from tests.engine.make import random_rows
+from tests.engine.make import counted, random_rows
+from tests.raised import raises
 from tests.tiers import fast
 
 FAMILIES = ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"]
 GRIDS = ("resid_pre", "resid_mid", "attn_out", "mlp_out")
+# Every site, on three families; all pairs in the slow tier.
+FAST_GRIDS = {
+    ("gpt2", "resid_mid"),
+    ("llama", "resid_pre"),
+    ("llama", "mlp_out"),
+    ("gemma2", "attn_out"),
+    ("neox", "resid_mid"),
+}
+GRID_CASES = [
+    pytest.param(*case, marks=() if case in FAST_GRIDS else pytest.mark.slow)
+    for case in product(FAMILIES, GRIDS)
+]
 FUNCTIONS = sorted(name for name in vars(theirs) if name.startswith("get_act_patch_"))
 
 
@@ -51,7 +65,9 @@ def peak(logits):
 
 
 def over_half_of_the_best(logits):
-    return (logits.softmax(-1)[..., 3] > logits.softmax(-1).amax(-1) / 2).sum().float() + logits[0, 2, 4]
+    return (logits.softmax(-1)[..., 3] > logits.softmax(-1).amax(-1) / 2).sum().float() + logits[
+        0, 2, 4
+    ]
 
 
 def writes(logits):
@@ -61,7 +77,13 @@ def writes(logits):
 
 
 SMOOTH = {"last": last, "several": several, "softmax": softmax, "all": everything}
-STEPS = {"rank": rank, "likeliest": likeliest, "peak": peak, "half": over_half_of_the_best, "writes": writes}
+STEPS = {
+    "rank": rank,
+    "likeliest": likeliest,
+    "peak": peak,
+    "half": over_half_of_the_best,
+    "writes": writes,
+}
 METRICS = SMOOTH | STEPS
 
 
@@ -90,20 +112,31 @@ def compare(function, *args):
 
 def test_all_names_are_there():
     assert len(FUNCTIONS) == 18
-    names = [name for name, value in vars(theirs).items() if name.endswith("_setter") or name in FUNCTIONS]
+    names = [
+        name
+        for name, value in vars(theirs).items()
+        if name.endswith("_setter") or name in FUNCTIONS
+    ]
     assert {*names, "generic_activation_patch", "make_df_from_ranges"} == set(ours.__all__)
-    own, wanted = (list(inspect.signature(module.generic_activation_patch).parameters) for module in (ours, theirs))
-    assert own == [*wanted, "reduce", "baseline", "positions"]  # two of transformer-lens 4, and ours
+    own, wanted = (
+        list(inspect.signature(module.generic_activation_patch).parameters)
+        for module in (ours, theirs)
+    )
+    assert own == [
+        *wanted,
+        "reduce",
+        "baseline",
+        "positions",
+    ]  # two of transformer-lens 4, and ours
 
 
-@pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("family", fast(["gpt2", "llama", "gemma2"], FAMILIES))
+@pytest.mark.parametrize(("family", "name"), GRID_CASES)
 def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, name, recwarn):
     model = tiny_model(family)
     clean, corrupted = prompts(2, first_difference=2)
     cache = cached(model, clean)
     if (family, name) == ("neox", "resid_mid"):  # attention and MLP are parallel
-        with pytest.raises(InputError, match="activation_name='resid_mid': the model has none"):
+        with raises(InputError, "activation_name"):
             ours.get_act_patch_resid_mid(model, corrupted, cache, last)
         return
     for metric in METRICS.values():
@@ -113,31 +146,48 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
     assert not [w for w in recwarn if "one forward pass" in str(w.message)]
 
 
-@pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS}))
+@pytest.mark.parametrize(
+    "function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS})
+)
 @pytest.mark.parametrize("family", fast(["llama"], FAMILIES))
 def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
-    for n_rows, metric in ((1, peak), (2, everything), (2, writes)):
-        clean, corrupted = prompts(n_rows, length=4)
-        assert compare(function, model, corrupted, cached(model, clean), metric)[2] < 1e-4, metric.__name__
+    # Those of every site are made of the others.
+    cases = [(2, writes)] if function.endswith("every") else [(1, peak), (2, everything)]
+    for n_rows, metric in cases:
+        clean, corrupted = prompts(n_rows, length=3)
+        assert compare(function, model, corrupted, cached(model, clean), metric)[2] < 1e-4, (
+            metric.__name__
+        )
 
 
-@pytest.mark.parametrize("memory", [2**40, 0])
-@pytest.mark.parametrize("name", ["resid_pre", "attn_out", "attn_head_out_all_pos", "attn_head_out_by_pos", "attn_head_k_by_pos"])
-def test_a_large_grid_runs_in_several_passes(tiny_model, monkeypatch, name, memory):
-    """Together where memory allows it, each pass but the first with the clean rows of the first; else one after the other."""
-    model, run = tiny_model("llama"), ConeEngine._run
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resid_pre",
+        "attn_out",
+        "attn_head_out_all_pos",
+        "attn_head_out_by_pos",
+        "attn_head_k_by_pos",
+    ],
+)
+def test_passes_of_a_large_grid_share_the_unpatched_rows_where_memory_allows_it(
+    tiny_model, monkeypatch, name
+):
+    model, through = tiny_model("llama"), {}
     clean, corrupted = prompts(2, first_difference=2)
-    runs = []
-    monkeypatch.setattr(cone_grid, "_TOKENS", 30)
-    monkeypatch.setattr(cone_grid, "free_memory", lambda devices: memory)
-    monkeypatch.setattr(ConeEngine, "_run", lambda *args: runs.append(run(*args)) or runs[-1])
-    assert compare(f"get_act_patch_{name}", model, corrupted, cached(model, clean), several)[2] < 1e-4
-    assert sum(map(len, runs)) > 2
-    assert len(runs) == (1 if memory else sum(map(len, runs)))
-    for first, *others in runs:
-        assert first.follows is None
-        assert all(one.follows is first for one in others)
+    cache = cached(model, clean)
+    monkeypatch.setattr(patch_plan, "PASS_TOKENS", 20)
+    for memory in (2**40, 0):
+        monkeypatch.setattr(grid, "free_memory", lambda devices, memory=memory: memory)
+        with monkeypatch.context() as patch:
+            counts = counted(adapt(model), patch)
+            assert compare(f"get_act_patch_{name}", model, corrupted, cache, several)[2] < 1e-4
+            through[memory] = counts[0]
+    # Each pass that runs alone computes both rows behind their common prefix once more.
+    own = corrupted[:, 2:].numel()
+    assert through[0] > through[2**40]
+    assert (through[0] - through[2**40]) % own == 0
 
 
 def test_values_come_from_the_given_cache(tiny_model):
@@ -158,14 +208,17 @@ def test_one_clean_row_is_used_for_all_rows(tiny_model):
 def test_indices_in_a_frame(tiny_model):
     model = tiny_model("gpt2")
     clean, corrupted = prompts(1)
-    cache, frame = cached(model, clean), pd.DataFrame([(2, 3), (0, 5), (1, 1)], columns=["layer", "pos"])
+    cache, frame = (
+        cached(model, clean),
+        pd.DataFrame([(2, 3), (0, 5), (1, 1)], columns=["layer", "pos"]),
+    )
     args = (model, corrupted, cache, last, theirs.layer_pos_patch_setter, "resid_pre")
     with torch.no_grad():
         found, indices = ours.generic_activation_patch(*args, index_df=frame, return_index_df=True)
         wanted = theirs.generic_activation_patch(*args, index_df=frame)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     assert indices is frame
-    with pytest.raises(InputError, match="exactly one"):
+    with raises(InputError, "index_df"):
         ours.generic_activation_patch(*args, index_df=frame, index_axis_names=("layer", "pos"))
 
 
@@ -189,16 +242,23 @@ def test_a_setter_of_the_user_runs_one_pass_per_cell_and_says_so(tiny_model):
     clean, corrupted = prompts(1, length=4)
     args = (model, corrupted, cached(model, clean), last, half, "resid_pre", ("layer", "pos"))
     with pytest.warns(
-        UserWarning, match=re.escape("resid_pre: one forward pass per cell is run, because the cone engine has no half")
+        UserWarning,
+        match=re.escape(
+            "resid_pre: one forward pass per cell is run, because the cone engine has no half"
+        ),
     ):
         found = ours.generic_activation_patch(*args)
     with torch.no_grad():
-        torch.testing.assert_close(found, theirs.generic_activation_patch(*args), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            found, theirs.generic_activation_patch(*args), atol=1e-6, rtol=1e-6
+        )
 
 
 def by_condition(threshold):
     """A metric that reads one of two positions, by a logit that a patch changes."""
-    return lambda logits: logits[0, 2, 5] if (logits[0, -1, 7] - threshold).abs() > 1e-3 else logits[0, 4, 5]
+    return lambda logits: (
+        logits[0, 2, 5] if (logits[0, -1, 7] - threshold).abs() > 1e-3 else logits[0, 4, 5]
+    )
 
 
 def test_cells_in_which_a_metric_reads_another_position_are_computed_again(tiny_model, monkeypatch):
@@ -208,17 +268,22 @@ def test_cells_in_which_a_metric_reads_another_position_are_computed_again(tiny_
     with torch.no_grad():
         metric = by_condition(model(corrupted)[0, -1, 7])
     # No checked cell shows the other position.
-    monkeypatch.setattr(cone_grid, "choose_cells", lambda cells, *_: [cells[0]])
+    monkeypatch.setattr(grid, "choose_cells", lambda cells, *_, **__: [cells[0]])
     with torch.no_grad():
         wanted = theirs.get_act_patch_resid_pre(model, corrupted, cache, metric)
-        with pytest.warns(UserWarning, match=r"in \d+ of 21 cells the metric read other positions .* it read \[.*6\]"):
+        with pytest.warns(
+            UserWarning,
+            match=r"in \d+ of 21 cells the metric read other positions .* it read \[.*6\]",
+        ):
             found = ours.get_act_patch_resid_pre(model, corrupted, cache, metric)
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            declared = ours.get_act_patch_resid_pre(model, corrupted, cache, metric, positions=[2, 4, -1])
+            declared = ours.get_act_patch_resid_pre(
+                model, corrupted, cache, metric, positions=[2, 4, -1]
+            )
     torch.testing.assert_close(declared, wanted, atol=1e-5, rtol=1e-5)
-    with pytest.raises(InputError, match="positions=.*: the prompt has 7 tokens, so 7 is outside"):
+    with raises(InputError, "positions"):
         ours.get_act_patch_resid_pre(model, corrupted, cache, metric, positions=[7])
 
 
@@ -247,14 +312,26 @@ def test_a_metric_that_keeps_state_is_called_as_transformer_lens_calls_it(tiny_m
     for make in (Counting, lambda: storing):
         stored.clear()
         mine, other = make(), make()
-        with torch.no_grad(), pytest.warns(UserWarning, match="keeps state between its calls, so that their order matters"):
+        with (
+            torch.no_grad(),
+            pytest.warns(
+                UserWarning, match="keeps state between its calls, so that their order matters"
+            ),
+        ):
             found = ours.get_act_patch_resid_pre(model, corrupted, cache, mine)
         kept = [one + 0 for one in stored]
         stored.clear()
         with torch.no_grad():
-            torch.testing.assert_close(found, theirs.get_act_patch_resid_pre(model, corrupted, cache, other), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                found,
+                theirs.get_act_patch_resid_pre(model, corrupted, cache, other),
+                atol=1e-5,
+                rtol=1e-5,
+            )
         assert len(kept) == len(stored)
-        assert all(torch.allclose(one, two, atol=1e-4) for one, two in zip(kept, stored, strict=True))
+        assert all(
+            torch.allclose(one, two, atol=1e-4) for one, two in zip(kept, stored, strict=True)
+        )
 
 
 def test_a_metric_that_takes_gradients(tiny_model):
@@ -266,12 +343,25 @@ def test_a_metric_that_takes_gradients(tiny_model):
         (slope,) = torch.autograd.grad(logits[0, -1].logsumexp(-1), logits, retain_graph=True)
         return slope[0, -1, 3]
 
-    with pytest.warns(UserWarning, match="the metric cannot be observed .RuntimeError: element 0 of tensors does not require grad"):
+    with pytest.warns(
+        UserWarning,
+        match=(
+            "the metric cannot be observed .RuntimeError: element 0 of tensors does not require"
+            " grad"
+        ),
+    ):
         found = ours.get_act_patch_resid_pre(model, corrupted, cache, steepness)
-    torch.testing.assert_close(found, theirs.get_act_patch_resid_pre(model, corrupted, cache, steepness), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        found,
+        theirs.get_act_patch_resid_pre(model, corrupted, cache, steepness),
+        atol=1e-6,
+        rtol=1e-5,
+    )
 
 
-@pytest.mark.parametrize("fault", ["a full forward pass of", "a pass failed (RuntimeError: no kernel)"])
+@pytest.mark.parametrize(
+    "fault", ["a full forward pass of", "a pass failed (RuntimeError: no kernel)"]
+)
 def test_a_cone_engine_that_differs_or_fails_is_not_used(tiny_model, monkeypatch, fault):
     model, right = tiny_model("gpt2"), HookedBlock.mlp_out
     clean, corrupted = prompts(1)

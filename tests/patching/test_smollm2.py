@@ -11,10 +11,17 @@ import transformer_lens.patching as theirs
 from anchorlens import patching as ours
 
 BASE = sorted(
-    name for name in ours.__all__ if name.startswith("get_act_patch_") and not name.endswith("_every")
+    name
+    for name in ours.__all__
+    if name.startswith("get_act_patch_") and not name.endswith("_every")
 )  # the others call these
-# One cell per pair of positions takes three minutes with two prompts.
-CASES = [(name, n_prompts) for name in BASE for n_prompts in (1, 2) if n_prompts == 1 or not name.endswith("dest_src_pos")]
+# Two prompts for one function of each site: cells of heads and positions take half a minute with two.
+CASES = [
+    (name, n_prompts)
+    for name in BASE
+    for n_prompts in (1, 2)
+    if n_prompts == 1 or "attn_head" not in name
+]
 
 
 @pytest.mark.slow
@@ -24,11 +31,12 @@ def test_every_function_on_smollm2(smollm2, name, n_prompts):
 
     The prompts have large effects at every site: float32 rounds logits by 1e-5, whatever the range.
     """
-    story = "When John and Mary went to the store, {} gave a drink to"
+    story = "When John met Mary, {} gave a drink to"
     names = ["Mary", "John"]
     # The second prompt has the names the other way round.
     clean, corrupted = (
-        smollm2.to_tokens([story.format(who) for who in some], prepend_bos=False)[:n_prompts] for some in (names, names[::-1])
+        smollm2.to_tokens([story.format(who) for who in some], prepend_bos=False)[:n_prompts]
+        for some in (names, names[::-1])
     )
     mary, john = (smollm2.to_single_token(f" {who}") for who in names)
 
@@ -41,9 +49,13 @@ def test_every_function_on_smollm2(smollm2, name, n_prompts):
         warnings.simplefilter("error")  # no fallback to full forward passes
         cache = smollm2.run_with_cache(clean)[1]
         found = getattr(ours, name)(smollm2, corrupted, cache, metric)
-        cells = random.Random(0).sample([tuple(cell) for cell in torch.ones_like(found).nonzero().tolist()], 6)
+        cells = random.Random(0).sample(
+            [tuple(cell) for cell in torch.ones_like(found).nonzero().tolist()], 4
+        )
         rest = {key: value for key, value in part.items() if key != "index_axis_names"}
         frame = pd.DataFrame(cells, columns=list(axes))
-        wanted = theirs.generic_activation_patch(smollm2, corrupted, cache, metric, **rest, index_df=frame)
+        wanted = theirs.generic_activation_patch(
+            smollm2, corrupted, cache, metric, **rest, index_df=frame
+        )
     gap = (torch.stack([found[cell] for cell in cells]) - wanted).abs().max()
     assert float(gap) <= 1e-4 * float(found.max() - found.min())

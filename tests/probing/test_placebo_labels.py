@@ -34,7 +34,11 @@ def test_labels_are_flipped_for_half_of_the_questions_and_both_rows_of_one_toget
         assert abs(n - len(flipped) / 2) <= 0.5
     draws = [shuffle_labels(rows, 0, draw) for draw in range(5)]
     train = rows.of("train")
-    assert all(abs(np.corrcoef(a[train], b[train])[0, 1]) < 0.6 for i, a in enumerate(draws) for b in draws[:i])
+    assert all(
+        abs(np.corrcoef(a[train], b[train])[0, 1]) < 0.6
+        for i, a in enumerate(draws)
+        for b in draws[:i]
+    )
     np.testing.assert_array_equal(draws[3], shuffle_labels(rows, 0, 3))
 
 
@@ -69,7 +73,9 @@ def test_halves_share_no_question_and_no_answer_and_are_alike_in_size(rows):
         used = [{i for i, s in enumerate(fold) if s in ("train", "validation")} for fold in (a, b)]
         assert used[0] | used[1] == set(rows.of("train", "validation"))
         assert not used[0] & used[1]
-        answers = [{answer.lower() for i in half for answer in linked[i].example.answers} for half in used]
+        answers = [
+            {answer.lower() for i in half for answer in linked[i].example.answers} for half in used
+        ]
         assert not answers[0] & answers[1]
         sizes = [Counter(fold)["train"] for fold in (a, b)]
         assert abs(sizes[0] - sizes[1]) <= 0.2 * sum(sizes)

@@ -15,7 +15,10 @@ from anchorlens.questions.tokens import Answer, RowTokenizer
 from tests.questions.make import example
 
 NAMES = [
-    f"{a}{b}{c}" for a in "BDGKLMNPRST" for b in ("a", "e", "i", "o", "u") for c in ("rnes", "lvic", "stun", "dmar", "phil", "wick")
+    f"{a}{b}{c}"
+    for a in "BDGKLMNPRST"
+    for b in ("a", "e", "i", "o", "u")
+    for c in ("rnes", "lvic", "stun", "dmar", "phil", "wick")
 ]
 
 
@@ -23,9 +26,15 @@ def make_pair_rows(tokenizer, pairs):
     """Make rows of (question, true, false), split in three in order."""
     rows, split = [], []
     for i, (question, true, false) in enumerate(pairs):
-        made = example(question, question.split()[-1].rstrip("?"), question.split()[1], true, example_id=str(i))
+        made = example(
+            question, question.split()[-1].rstrip("?"), question.split()[1], true, example_id=str(i)
+        )
         for text, label in ((true, 0), (false, 1)):
-            rows.append(tokenizer.row(made, Answer(text, Answer.gold(text).exact, "gold", label), f"{i}|{label}"))
+            rows.append(
+                tokenizer.row(
+                    made, Answer(text, Answer.gold(text).exact, "gold", label), f"{i}|{label}"
+                )
+            )
             split.append(("train", "validation", "test", "train", "test")[i % 5])
     return TruthRows(tuple(rows), (tuple(split),), ())
 
@@ -47,14 +56,23 @@ def test_a_classifier_of_the_text_alone_sees_a_leak_and_no_more():
 
 
 def drawn(rng, n, shared):
-    """Draw questions about two names with another as answer, balanced in strings. ``shared``: the true answer is one of the two."""
+    """Draw questions about two names with another as answer, balanced in strings.
+
+    ``shared``: the true answer is one of the two.
+    """
     pairs = []
     for _ in range(n // 5):
         # Two questions lend each other their answers inside every split.
         block = []
         for _ in range(5):
             a, b, c, d, e, f = rng.sample(NAMES, 6)
-            one, two = (f"Who knew {a} of {b}?", a if shared else e), (f"Who saw {c} of {d}?", c if shared else f)
+            one, two = (
+                (f"Who knew {a} of {b}?", a if shared else e),
+                (
+                    f"Who saw {c} of {d}?",
+                    c if shared else f,
+                ),
+            )
             block.append(((*one, two[1]), (*two, one[1])))
         pairs += [pair[0] for pair in block] + [pair[1] for pair in block]
     return pairs[:n]
@@ -62,21 +80,28 @@ def drawn(rng, n, shared):
 
 @pytest.mark.parametrize("half", [False, True])
 def test_overlap_of_question_and_answer_raises_qa_text_auc_only(tokenizer, half):
-    """The true answer shares a word with its question, the false one does not; every string is true once and false once.
+    """The true answer shares a word with its question, the false one does not; every string is true
+    once and false once.
 
     Half: only the answer's surname stands in the question.
     """
     rng = random.Random(int(half))
     pairs = drawn(rng, 100, shared=True)
     if half:
-        pairs = [(question, f"{rng.choice(NAMES)} {true}", f"{rng.choice(NAMES)} {false}") for question, true, false in pairs]
+        pairs = [
+            (question, f"{rng.choice(NAMES)} {true}", f"{rng.choice(NAMES)} {false}")
+            for question, true, false in pairs
+        ]
     rows = make_pair_rows(tokenizer, pairs)
     found = text_baselines(rows, n_resamples=300, seed=0)
     assert found["qa_text_auc"].ci_low > 0.5
     if not half:
         rows.check_balance()
         assert found["qa_text_auc"].auc > 0.9
-        assert found["answer_text_auc"].auc == pytest.approx(0.5, abs=0.02) and found["answer_text_auc"].ci_low < 0.5
+        assert (
+            found["answer_text_auc"].auc == pytest.approx(0.5, abs=0.02)
+            and found["answer_text_auc"].ci_low < 0.5
+        )
 
 
 @pytest.mark.slow
@@ -84,7 +109,9 @@ def test_random_pairs_exceed_chance_in_at_most_one_set_of_twenty(tokenizer):
     """60 sets of 60 questions without any leak: lower end above 0.5 in at most 5 %."""
     rng = random.Random(2)
     sets = [
-        text_baselines(make_pair_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i)["qa_text_auc"]
+        text_baselines(
+            make_pair_rows(tokenizer, drawn(rng, 60, shared=False)), n_resamples=200, seed=i
+        )["qa_text_auc"]
         for i in range(60)
     ]
     assert sum(found.ci_low > 0.5 for found in sets) <= 3
@@ -98,7 +125,10 @@ def test_scores_belong_to_the_rows_of_the_test_split(tokenizer):
         there = np.isin(np.arange(len(rows.rows)), rows.of("test"))
         assert baseline.scores.shape == (len(rows.rows),)
         np.testing.assert_array_equal(~np.isnan(baseline.scores), there)
-        below = baseline.scores[there & (rows.labels == 0)][:, None] - baseline.scores[there & (rows.labels == 1)][None, :]
+        below = (
+            baseline.scores[there & (rows.labels == 0)][:, None]
+            - baseline.scores[there & (rows.labels == 1)][None, :]
+        )
         assert baseline.auc == pytest.approx(((below < 0) + 0.5 * (below == 0)).mean())
 
 
@@ -117,7 +147,17 @@ def test_real_comparisons_do_not_leak_by_the_answer_in_the_question(shared_data)
     rows = al.load_qa("hotpotqa", path=shared_data / "hotpotqa.jsonl", limit=600).examples
     assigned = assign_false_answers(rows, split_questions(rows))
     kept = [row for row in rows if row.example_id in assigned.false]
-    words = [(f" {row.question.lower()} ", row.answers[0].lower(), assigned.false[row.example_id].lower()) for row in kept]
-    true, false = ([f" {pair[side]} " in pair[0].replace("?", " ").replace(",", " ") for pair in words] for side in (1, 2))
+    words = [
+        (
+            f" {row.question.lower()} ",
+            row.answers[0].lower(),
+            assigned.false[row.example_id].lower(),
+        )
+        for row in kept
+    ]
+    true, false = (
+        [f" {pair[side]} " in pair[0].replace("?", " ").replace(",", " ") for pair in words]
+        for side in (1, 2)
+    )
     assert abs(sum(true) - sum(false)) <= 0.01 * len(kept)
     assert sum(gone.reason == "answer_in_question" for gone in assigned.dropped) > 0.05 * len(rows)

@@ -26,9 +26,14 @@ NO_TEXT = "must be text or a finite number. Write it as text"
 
 def parquet(**columns: Any) -> bytes:
     """Return a parquet file of one row; a value is a cell or an array."""
-    arrays = {name: value if isinstance(value, pyarrow.Array) else pyarrow.array([value]) for name, value in columns.items()}
+    arrays = {
+        name: value if isinstance(value, pyarrow.Array) else pyarrow.array([value])
+        for name, value in columns.items()
+    }
     sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table(list(arrays.values()), [name.rstrip("_") for name in arrays]), sink)
+    pyarrow.parquet.write_table(
+        pyarrow.table(list(arrays.values()), [name.rstrip("_") for name in arrays]), sink
+    )
     return sink.getvalue().to_pybytes()
 
 
@@ -49,58 +54,151 @@ DEEP = "[" * 200_000 + "]" * 200_000
 TWO_COLUMNS = pandas.DataFrame([["Who?", "x", "y"]], columns=["question", "answers", "answers"])
 REFUSED = {
     # Cells that are no text.
-    "binary parquet column": (("a.parquet", parquet(question=b"Who", answers="x")), f"parquet, row 1: question=b'Who': {NO_TEXT}"),
-    "binary in a list": (cell([b"Austen"], "answers"), f"list, row 2: answers=b'Austen': {NO_TEXT}"),
+    "binary parquet column": (
+        ("a.parquet", parquet(question=b"Who", answers="x")),
+        f"parquet, row 1: question=b'Who': {NO_TEXT}",
+    ),
+    "binary in a list": (
+        cell([b"Austen"], "answers"),
+        f"list, row 2: answers=b'Austen': {NO_TEXT}",
+    ),
     "memoryview": (cell(memoryview(b"Who")), f"question=a memoryview: {NO_TEXT}"),
-    "list as question": (("a.jsonl", '{"question": ["Who"], "answers": "x"}'), f"row 1: question=['Who']: {NO_TEXT}"),
-    "object as question": (("a.json", '[{"question": {"text": "Who"}, "answers": "x"}]'), f"row 1: question=a dict: {NO_TEXT}"),
-    "struct as question": (("a.parquet", parquet(question={"text": "Who"}, answers="x")), f"question=a dict: {NO_TEXT}"),
+    "list as question": (
+        ("a.jsonl", '{"question": ["Who"], "answers": "x"}'),
+        f"row 1: question=['Who']: {NO_TEXT}",
+    ),
+    "object as question": (
+        ("a.json", '[{"question": {"text": "Who"}, "answers": "x"}]'),
+        f"row 1: question=a dict: {NO_TEXT}",
+    ),
+    "struct as question": (
+        ("a.parquet", parquet(question={"text": "Who"}, answers="x")),
+        f"question=a dict: {NO_TEXT}",
+    ),
     "nested alias": (("a.jsonl", line('[["Paris"]]')), f"answers=['Paris']: {NO_TEXT}"),
-    "nested alias as text": (("a.csv", f'{CSV}Who?,"[[""Paris""]]"'), f"answers=['Paris']: {NO_TEXT}"),
+    "nested alias as text": (
+        ("a.csv", f'{CSV}Who?,"[[""Paris""]]"'),
+        f"answers=['Paris']: {NO_TEXT}",
+    ),
     "object without value": (cell({"label": "Austen"}, "answers"), f"answers=a dict: {NO_TEXT}"),
-    "map": (("a.parquet", parquet(question="Who?", answers=MAP)), f"answers=['value', 'Paris']: {NO_TEXT}"),
+    "map": (
+        ("a.parquet", parquet(question="Who?", answers=MAP)),
+        f"answers=['value', 'Paris']: {NO_TEXT}",
+    ),
     "true": (("a.jsonl", line("true")), f"answers=True: {NO_TEXT}"),
     "true in a list as text": (("a.csv", f'{CSV}Who?,"[True]"'), f"answers=True: {NO_TEXT}"),
     "ellipsis": (("a.csv", f"{CSV}Who?,[...]"), f"answers=an ellipsis: {NO_TEXT}"),
-    "set, which has no first alias": (cell({"Rome", "Roma"}, "answers"), f"answers=a set: {NO_TEXT}"),
+    "set, which has no first alias": (
+        cell({"Rome", "Roma"}, "answers"),
+        f"answers=a set: {NO_TEXT}",
+    ),
     "set as text": (("a.csv", f"{CSV}Who?,\"{{'Rome', 'Roma'}}\""), f"answers=a set: {NO_TEXT}"),
-    "date": (pandas.DataFrame(cell(date(1815, 12, 23), "answers")), f"frame, row 2: answers=a date: {NO_TEXT}"),
-    "date of numpy": (cell(numpy.datetime64("2020", "ns"), "answers"), f"answers=a datetime64: {NO_TEXT}"),
-    "date of numpy as span": ([{**EMMA, "subject_span": numpy.datetime64("2020", "ns")}], "subject_span must be [first character"),
+    "date": (
+        pandas.DataFrame(cell(date(1815, 12, 23), "answers")),
+        f"frame, row 2: answers=a date: {NO_TEXT}",
+    ),
+    "date of numpy": (
+        cell(numpy.datetime64("2020", "ns"), "answers"),
+        f"answers=a datetime64: {NO_TEXT}",
+    ),
+    "date of numpy as span": (
+        [{**EMMA, "subject_span": numpy.datetime64("2020", "ns")}],
+        "subject_span must be [first character",
+    ),
     "not finite": (("a.jsonl", line("1e400")), f"answers=inf: {NO_TEXT}"),
     "huge integer": (("a.jsonl", line("1" + "0" * 400)), f"answers=inf: {NO_TEXT}"),
     "popularity not finite": (cell(math.inf, "popularity"), f"popularity=inf: {NO_TEXT}"),
-    "popularity nan as text": (cell("nan", "popularity"), "popularity or s_pop must be a number, got 'nan'"),
+    "popularity nan as text": (
+        cell("nan", "popularity"),
+        "popularity or s_pop must be a number, got 'nan'",
+    ),
     "popularity beyond doubles": (cell("1e400", "popularity"), "must be a number, got '1e400'"),
     # Names that repeat.
-    "csv columns": (("a.csv", "question,answers,answers\nWho?,x,y"), "a.csv: the name 'answers' occurs 2 times. Rename or remove"),
-    "jsonl keys": (("a.jsonl", f"{line('1')}\n{line(TWICE)}"), "a.jsonl, line 2: the name 'answers' occurs 2 times"),
-    "json keys of an object": (("a.json", f'[{line(OBJECT)}]'), "a.json: the name 'value' occurs 2 times"),
-    "keys in a cell": (("a.tsv", f"question\tanswers\nWho?\t{OBJECT}"), "row 1: the name 'value' occurs 2 times"),
-    "parquet columns": (("a.parquet", parquet(question="Who?", answers="x", answers_="y")), "the name 'answers' occurs 2 times"),
+    "csv columns": (
+        ("a.csv", "question,answers,answers\nWho?,x,y"),
+        "a.csv: the name 'answers' occurs 2 times. Rename or remove",
+    ),
+    "jsonl keys": (
+        ("a.jsonl", f"{line('1')}\n{line(TWICE)}"),
+        "a.jsonl, line 2: the name 'answers' occurs 2 times",
+    ),
+    "json keys of an object": (
+        ("a.json", f"[{line(OBJECT)}]"),
+        "a.json: the name 'value' occurs 2 times",
+    ),
+    "keys in a cell": (
+        ("a.tsv", f"question\tanswers\nWho?\t{OBJECT}"),
+        "row 1: the name 'value' occurs 2 times",
+    ),
+    "parquet columns": (
+        ("a.parquet", parquet(question="Who?", answers="x", answers_="y")),
+        "the name 'answers' occurs 2 times",
+    ),
     "frame columns": (TWO_COLUMNS, "frame: the name 'answers' occurs 2 times"),
-    "a number and its text": ([{**EMMA, 1: "a", "1": "b"}], "list, row 1: the name '1' occurs 2 times"),
+    "a number and its text": (
+        [{**EMMA, 1: "a", "1": "b"}],
+        "list, row 1: the name '1' occurs 2 times",
+    ),
     # Damaged lists, rows and values.
-    "list without commas": (("a.csv", f"{CSV}Who?,['Rome' 'Roma']"), "\"['Rome' 'Roma']\" is not a valid list (Expecting value, c"),
+    "list without commas": (
+        ("a.csv", f"{CSV}Who?,['Rome' 'Roma']"),
+        "\"['Rome' 'Roma']\" is not a valid list (Expecting value, c",
+    ),
     "damaged list": (("a.csv", f'{CSV}Who?,"[""Rome"", ""Ro"'), 'Write JSON: ["Rome", "Roma"].'),
     "nested text": (("a.csv", f"{CSV}Who?,{'[' * 2000}"), "file:a.csv, row 1: "),
     "nested jsonl": (("a.jsonl", line(DEEP)), "a.jsonl, line 1: JSON is nested too deeply."),
     "nested json": (("a.json", f"[{line(DEEP)}]"), "a.json: JSON is nested too deeply."),
-    "nested list, not read": (cell(nest("x", 2000), "note"), "list, row 2: a value is nested too deeply."),
-    "digits as text": (("a.csv", f"{CSV}Who?,[{DIGITS}]"), "row 1: JSON has an integer that is too long."),
-    "digits in jsonl": (("a.jsonl", line(DIGITS)), "a.jsonl, line 1: JSON has an integer that is too long."),
-    "digits in json": (("a.json", f"[{line(DIGITS)}]"), "a.json: JSON has an integer that is too long."),
-    "short row": (("a.csv", f"{CSV}Who wrote\nEmma?,Austen"), "a.csv: line 2 has 1 cells, but the header has 2 columns."),
-    "open quotation": (("a.csv", f'{CSV}Who?,"Austen\n'), "a.csv: line 2 cannot be read (unexpected end of data). Quote the cell"),
-    "text after a quotation": (("a.csv", f'{CSV}"Emma" is by whom?,Austen'), "a.csv: line 2 cannot be read ("),
-    "time beyond Python's": (("a.parquet", parquet(question="Who?", answers="x", note=TIME)), "column 'note' cannot be read (date"),
-    "parquet text not UTF-8": (("a.parquet", parquet(question=UTF8, answers="x")), "column 'question' cannot be read (In chunk 0"),
-    "parquet fields": (("a.parquet", parquet(question="Who?", answers=FIELDS)), "a.parquet: column 'answers' cannot be read ("),
+    "nested list, not read": (
+        cell(nest("x", 2000), "note"),
+        "list, row 2: a value is nested too deeply.",
+    ),
+    "digits as text": (
+        ("a.csv", f"{CSV}Who?,[{DIGITS}]"),
+        "row 1: JSON has an integer that is too long.",
+    ),
+    "digits in jsonl": (
+        ("a.jsonl", line(DIGITS)),
+        "a.jsonl, line 1: JSON has an integer that is too long.",
+    ),
+    "digits in json": (
+        ("a.json", f"[{line(DIGITS)}]"),
+        "a.json: JSON has an integer that is too long.",
+    ),
+    "short row": (
+        ("a.csv", f"{CSV}Who wrote\nEmma?,Austen"),
+        "a.csv: line 2 has 1 cells, but the header has 2 columns.",
+    ),
+    "open quotation": (
+        ("a.csv", f'{CSV}Who?,"Austen\n'),
+        "a.csv: line 2 cannot be read (unexpected end of data). Quote the cell",
+    ),
+    "text after a quotation": (
+        ("a.csv", f'{CSV}"Emma" is by whom?,Austen'),
+        "a.csv: line 2 cannot be read (",
+    ),
+    "time beyond Python's": (
+        ("a.parquet", parquet(question="Who?", answers="x", relation=TIME)),
+        "column 'relation' cannot be read (date",
+    ),
+    "parquet text not UTF-8": (
+        ("a.parquet", parquet(question=UTF8, answers="x")),
+        "column 'question' cannot be read (In chunk 0",
+    ),
+    "parquet fields": (
+        ("a.parquet", parquet(question="Who?", answers=FIELDS)),
+        "a.parquet: column 'answers' cannot be read (",
+    ),
     "column name of two lines": (("a.csv", '"x\ny",answers\nWho?,x'), "It has answers, 'x\\ny'."),
-    "half of UTF-16": (("a.csv", f"{CSV}Who?,x".encode("utf-16")[:-1]), "a.csv is not UTF-16 (byte "),
-    "UTF-16 without a mark": (("a.csv", f"{CSV}Who?,x".encode("utf-16-le")), "a.csv has null characters, as UTF-16 without a byte"),
+    "half of UTF-16": (
+        ("a.csv", f"{CSV}Who?,x".encode("utf-16")[:-1]),
+        "a.csv is not UTF-16 (byte ",
+    ),
+    "UTF-16 without a mark": (
+        ("a.csv", f"{CSV}Who?,x".encode("utf-16-le")),
+        "a.csv has null characters, as UTF-16 without a byte",
+    ),
     "damaged gzip": (("a.csv.gz", b"\x1f\x8b\x08"), "a.csv.gz is not a readable gzip file ("),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -116,7 +214,9 @@ def test_input_without_one_meaning_is_refused_in_one_line(tmp_path, unchecked, n
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("name", ["x" * 100_000 + ".csv", "nul\0.csv", "half\ud800.csv", "line\nend.csv"])
+@pytest.mark.parametrize(
+    "name", ["x" * 100_000 + ".csv", "nul\0.csv", "half\ud800.csv", "line\nend.csv"]
+)
 def test_a_file_that_no_system_can_open_is_one_error(name):
     for path in (Path(name), Path(name[0]) / name):
         with pytest.raises(DataError, match=r"cannot be read|No such file") as caught:
@@ -139,22 +239,40 @@ def test_every_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(5, "5"), (5.0, "5"), (0.5, "0.5"), (-0.0, "0"), (Decimal("1.50"), "1.50"), (numpy.float32(2.5), "2.5"), (" 5 ", "5"),
-     ("b'Who'", "b'Who'"), ("[sic] Rome", "[sic] Rome"), ("+AD4-", "+AD4-"), ("a\u2028b\x85c", "a\u2028b\x85c")],
-)  # fmt: skip
+    [
+        (5, "5"),
+        (5.0, "5"),
+        (0.5, "0.5"),
+        (-0.0, "0"),
+        (Decimal("1.50"), "1.50"),
+        (numpy.float32(2.5), "2.5"),
+        (" 5 ", "5"),
+        ("b'Who'", "b'Who'"),
+        ("[sic] Rome", "[sic] Rome"),
+        ("+AD4-", "+AD4-"),
+        ("a\u2028b\x85c", "a\u2028b\x85c"),
+    ],
+)
 def test_a_text_or_number_is_its_text(value, text):
     assert load_qa(cell(value, "answers")).examples[1].answers[0] == text
 
 
-@pytest.mark.parametrize("value", [None, math.nan, pandas.NA, pandas.NaT, Decimal("NaN"), "", " \t", [], [None, ""]])
+@pytest.mark.parametrize(
+    "value", [None, math.nan, pandas.NA, pandas.NaT, Decimal("NaN"), "", " \t", [], [None, ""]]
+)
 def test_a_missing_value_is_no_answer(unchecked, value):
-    assert load_qa([EMMA, {"question": "Who wrote Ada?", "answers": value}]).dropped_counts == {"no_answer": 1}
+    assert load_qa([EMMA, {"question": "Who wrote Ada?", "answers": value}]).dropped_counts == {
+        "no_answer": 1
+    }
 
 
 @pytest.mark.parametrize("field", ["question", "answers", "id", "relation"])
 @pytest.mark.parametrize("character", ["\0", "\x07", "\x0b", "\x1f", "\x7f"])
 def test_a_control_character_drops_its_row(field, character):
-    rows = [{"id": "a", "relation": "r", **EMMA}, {"id": "b", "question": "Who wrote Ada?", "answers": "N"}]
+    rows = [
+        {"id": "a", "relation": "r", **EMMA},
+        {"id": "b", "question": "Who wrote Ada?", "answers": "N"},
+    ]
     rows[1][field] = f"Who wrote{character} Ada?"
     data = load_qa(rows)
     assert [e.example_id for e in data.examples] == ["a"]
@@ -166,16 +284,31 @@ def test_a_control_character_drops_its_row(field, character):
 def test_line_separators_end_no_row_of_a_csv_file(tmp_path):
     """``str.splitlines`` would end a row at each of them."""
     path = tmp_path / "a.csv"
-    path.write_text(f'{CSV}Who wrote\u2028Emma\x85?,Austen\r\nWho wrote Ada?,"N.\nN."\r\n', encoding="utf8", newline="")
-    assert [(e.question, e.answers) for e in load_qa(path, spans=lambda q: ([0, 1], [2, 3])).examples] == [
-        ("Who wrote\u2028Emma\x85?", ("Austen",)), ("Who wrote Ada?", ("N.\nN.",))
-    ]  # fmt: skip
+    path.write_text(
+        f'{CSV}Who wrote\u2028Emma\x85?,Austen\r\nWho wrote Ada?,"N.\nN."\r\n',
+        encoding="utf8",
+        newline="",
+    )
+    assert [
+        (e.question, e.answers) for e in load_qa(path, spans=lambda q: ([0, 1], [2, 3])).examples
+    ] == [("Who wrote\u2028Emma\x85?", ("Austen",)), ("Who wrote Ada?", ("N.\nN.",))]
 
 
 def test_columns_that_are_not_read_may_have_any_type(tmp_path):
-    row = {**EMMA, "image": b"\xff", "when": date(2020, 1, 2), "nested": [[{"a": [True]}]], "share": math.inf}
+    row = {
+        **EMMA,
+        "image": b"\xff",
+        "when": date(2020, 1, 2),
+        "nested": [[{"a": [True]}]],
+        "share": math.inf,
+    }
     (tmp_path / "a.parquet").write_bytes(parquet(**row))
-    for source in ([row], pandas.DataFrame([row]), datasets.Dataset.from_list([row]), tmp_path / "a.parquet"):
+    for source in (
+        [row],
+        pandas.DataFrame([row]),
+        datasets.Dataset.from_list([row]),
+        tmp_path / "a.parquet",
+    ):
         assert load_qa(source).examples[0].answers == ("Austen",)
 
 
@@ -188,5 +321,9 @@ def test_directories_add_no_column_to_a_parquet_file(tmp_path):
 
 
 def test_mutated_files_give_the_independent_reading_or_one_clear_error():
-    bad = {n: outcome for n, outcome in fuzz(0, range(200)).items() if outcome.kind not in {"right", "clear error"}}
+    bad = {
+        n: outcome
+        for n, outcome in fuzz(0, range(200)).items()
+        if outcome.kind not in {"right", "clear error"}
+    }
     assert bad == {}

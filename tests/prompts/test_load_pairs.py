@@ -1,4 +1,6 @@
-"""Prompt pairs: every source gives the same pairs, every bad row its reason, every bad argument its error."""
+"""Prompt pairs: every source gives the same pairs, every bad row its reason, every bad argument its
+error.
+"""
 
 import csv
 import json
@@ -16,23 +18,49 @@ ROW = {"clean": "The ab is", "corrupted": "The ae is", "answer": " a", "wrong": 
 # Text and token ids, with and without every optional column.
 ROWS = [
     {**ROW, "id": "one", "group": "g", "segments": {"letter": ["ab", "ae"]}},
-    {"id": "two", "clean": "One, two", "corrupted": 'Three "or" four', "alignment": [[0, 0], [1, 2]]},
-    {"id": "3", "clean": [5, 6, 7], "corrupted": [5, 8], "answer": [9, 10], "segments": {"both": [6, 7], "each": [[6], [8, 8]]}},
+    {
+        "id": "two",
+        "clean": "One, two",
+        "corrupted": 'Three "or" four',
+        "alignment": [[0, 0], [1, 2]],
+    },
+    {
+        "id": "3",
+        "clean": [5, 6, 7],
+        "corrupted": [5, 8],
+        "answer": [9, 10],
+        "segments": {"both": [6, 7], "each": [[6], [8, 8]]},
+    },
 ]
 EXPECTED = [
     ("one", "g", "The ab is", "The ae is", " a", " b", {"letter": ("ab", "ae")}, None),
     ("two", "two", "One, two", 'Three "or" four', None, None, {}, ((0, 0), (1, 2))),
-    ("3", "3", (5, 6, 7), (5, 8), (9, 10), None, {"both": ((6, 7), (6, 7)), "each": ((6,), (8, 8))}, None),
-]  # fmt: skip
+    (
+        "3",
+        "3",
+        (5, 6, 7),
+        (5, 8),
+        (9, 10),
+        None,
+        {"both": ((6, 7), (6, 7)), "each": ((6,), (8, 8))},
+        None,
+    ),
+]
 TEXT_ROWS = [
-    {**dict.fromkeys(("answer", "wrong", "group", "alignment")), **row, "segments": json.dumps(row.get("segments", {}))}
+    {
+        **dict.fromkeys(("answer", "wrong", "group", "alignment")),
+        **row,
+        "segments": json.dumps(row.get("segments", {})),
+    }
     for row in ROWS[:2]
 ]
 
 
 def cells(row):
     """A row as text cells; lists and objects are JSON."""
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()
+    }
 
 
 def saved(kind, folder, rows):
@@ -54,31 +82,49 @@ def saved(kind, folder, rows):
 @pytest.mark.parametrize("kind", ["list", "tuple", "frame", "csv", "tsv", "jsonl", "json"])
 def test_every_source_gives_the_same_pairs(tmp_path, kind):
     data = load_pairs(saved(kind, tmp_path, ROWS))
-    assert [tuple(vars(pair).values()) for pair in data.pairs] == EXPECTED
+    found = [dict(vars(pair)) for pair in data.pairs]
+    assert {one.pop("template") for one in found} == {None}
+    assert [tuple(one.values())[:-1] for one in found] == EXPECTED
     assert data.dropped == ()
     assert data.sha256 == load_pairs(ROWS).sha256
     assert (data.name, data.source) == (
-        ("pairs", "frame" if kind == "frame" else "list") if kind in ("list", "tuple", "frame") else ("sums", f"file:sums.{kind}")
+        ("pairs", "frame" if kind == "frame" else "list")
+        if kind in ("list", "tuple", "frame")
+        else ("sums", f"file:sums.{kind}")
     )
 
 
 @pytest.mark.parametrize("kind", ["parquet", "dataset"])
 def test_tables_with_one_type_per_column_give_the_same_pairs(tmp_path, kind):
     """Segments as a struct have every name in every row; as a JSON text they have not."""
-    for rows, n in ((TEXT_ROWS, 2), ([{**ROW, "segments": {"x": "ab"}}, {**ROW, "segments": {"y": "is"}}], 2)):
+    for rows, n in (
+        (TEXT_ROWS, 2),
+        ([{**ROW, "segments": {"x": "ab"}}, {**ROW, "segments": {"y": "is"}}], 2),
+    ):
         table = datasets.Dataset.from_list(rows)
         if kind == "parquet":
             pd.DataFrame(rows).to_parquet(tmp_path / "sums.parquet")
         data = load_pairs(tmp_path / "sums.parquet" if kind == "parquet" else table)
         assert data.pairs == load_pairs(rows).pairs and len(data) == n and not data.dropped
     ids = [{"clean": [1, 2], "corrupted": [1, 3]}]
-    assert load_pairs(datasets.Dataset.from_list(ids)).pairs == load_pairs(pd.DataFrame(ids)).pairs == load_pairs(ids).pairs
+    assert (
+        load_pairs(datasets.Dataset.from_list(ids)).pairs
+        == load_pairs(pd.DataFrame(ids)).pairs
+        == load_pairs(ids).pairs
+    )
 
 
 def test_a_list_of_numbers_is_token_ids_in_a_cell_and_text_in_a_list(tmp_path):
     row = {"clean": "[1, 2]", "corrupted": "[1, 2, 3] is a list", "answer": "[4]"}
-    (of_cells,), (of_list,) = load_pairs(saved("csv", tmp_path, [row])).pairs, load_pairs([row]).pairs
-    assert (of_cells.clean, of_cells.corrupted, of_cells.answer) == ((1, 2), "[1, 2, 3] is a list", (4,))
+    (of_cells,), (of_list,) = (
+        load_pairs(saved("csv", tmp_path, [row])).pairs,
+        load_pairs([row]).pairs,
+    )
+    assert (of_cells.clean, of_cells.corrupted, of_cells.answer) == (
+        (1, 2),
+        "[1, 2, 3] is a list",
+        (4,),
+    )
     assert (of_list.clean, of_list.answer) == ("[1, 2]", "[4]")
 
 
@@ -89,19 +135,33 @@ def test_pairs_and_questions_are_data_sets():
 
 LONE = "half \ud800"
 REASONS = [
-    ({"clean": ""}, "empty_cell"), ({"clean": "  "}, "empty_cell"), ({"corrupted": None}, "empty_cell"),
+    ({"clean": ""}, "empty_cell"),
+    ({"clean": "  "}, "empty_cell"),
+    ({"corrupted": None}, "empty_cell"),
     ({"clean": []}, "empty_cell"),
-    ({"answer": "  "}, "empty_answer"), ({"wrong": []}, "empty_answer"),
-    ({"answer": 3}, "bad_cell"), ({"clean": [1, "2"]}, "bad_cell"), ({"clean": [1.5]}, "bad_cell"), ({"wrong": True}, "bad_cell"),
-    ({"segments": ["ab"]}, "bad_segments"), ({"segments": "no JSON"}, "bad_segments"), ({"segments": {"x": ""}}, "bad_segments"),
-    ({"segments": {"x": ["ab", ""]}}, "bad_segments"), ({"segments": {"last": "ab"}}, "bad_segments"),
-    ({"segments": {"pos:1": "ab"}}, "bad_segments"), ({"segments": {" ": "ab"}}, "bad_segments"),
+    ({"answer": "  "}, "empty_answer"),
+    ({"wrong": []}, "empty_answer"),
+    ({"answer": float("inf")}, "bad_cell"),
+    ({"clean": [1, "2"]}, "bad_cell"),
+    ({"clean": [1.5]}, "bad_cell"),
+    ({"wrong": True}, "bad_cell"),
+    ({"segments": ["ab"]}, "bad_segments"),
+    ({"segments": "no JSON"}, "bad_segments"),
+    ({"segments": {"x": ""}}, "bad_segments"),
+    ({"segments": {"x": ["ab", ""]}}, "bad_segments"),
+    ({"segments": {"last": "ab"}}, "bad_segments"),
+    ({"segments": {"pos:1": "ab"}}, "bad_segments"),
+    ({"segments": {" ": "ab"}}, "bad_segments"),
     ({"segments": {"x": 3}}, "bad_cell"),
-    ({"alignment": [[0]]}, "bad_alignment"), ({"alignment": [[0, "1"]]}, "bad_alignment"), ({"alignment": "0:0"}, "bad_alignment"),
+    ({"alignment": [[0]]}, "bad_alignment"),
+    ({"alignment": [[0, "1"]]}, "bad_alignment"),
+    ({"alignment": "0:0"}, "bad_alignment"),
     ({"alignment": {"a": 1}}, "bad_alignment"),
-    ({"clean": LONE}, "lone_surrogate"), ({"answer": " a\x00"}, "control_character"), ({"id": "\x07"}, "control_character"),
+    ({"clean": LONE}, "lone_surrogate"),
+    ({"answer": " a\x00"}, "control_character"),
+    ({"id": "\x07"}, "control_character"),
     ({"segments": {"x": LONE}}, "lone_surrogate"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "reason"), REASONS)
@@ -131,14 +191,20 @@ def test_a_missing_answer_is_no_answer(missing):
         ([], "no row"),
         ([("a", "b")], "row 1 is ('a', 'b')"),
         ({"clean": ["a"], "corrupted": ["b"]}, "Pass a list of rows"),
-        (datasets.DatasetDict({"train": datasets.Dataset.from_list([ROW])}), "Pass one of its splits"),
+        (
+            datasets.DatasetDict({"train": datasets.Dataset.from_list([ROW])}),
+            "Pass one of its splits",
+        ),
         ("missing.csv", "No such file"),
         ("fact-pairs", "Did you mean 'facts-pairs'"),
         (3, "no prompt pairs"),
         ("", "no prompt pairs"),
         ("clean,corrupted,answer,wrong\nA \xe9,A C,B,C\n".encode("latin1"), "UTF-8"),
         (b'clean,corrupted,answer,wrong\n"A B"x,A C,B,C\n', "cannot be read"),
-        (b"clean,corrupted,answer,wrong\nA, B,A C,B,C\n", "line 2 has 5 cells, but the header has 4 columns"),
+        (
+            b"clean,corrupted,answer,wrong\nA, B,A C,B,C\n",
+            "line 2 has 5 cells, but the header has 4 columns",
+        ),
         (b"clean,corrupted\n", "no row"),
         (b"clean,corrupted,clean\nA,B,C\n", "'clean' occurs 2 times"),
         (b"", "is empty"),
@@ -168,14 +234,16 @@ def test_a_limit_is_a_number_of_rows(unchecked, limit):
 
 @pytest.mark.parametrize("name", ["", " ", 3])
 def test_a_name_is_a_text(unchecked, name):
-    with refused(InputError, "name=", "name"):
-        load_pairs([ROW], name=name)
+    with refused(InputError, "dataset_name=", "dataset_name"):
+        load_pairs([ROW], dataset_name=name)
 
 
 def test_the_record_is_the_same_in_another_folder_and_holds_the_limit(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "sums.csv").write_text("clean,corrupted,answer,wrong\n" + "A B,A C,B,C\n" * 3)
+        (tmp_path / folder / "sums.csv").write_text(
+            "clean,corrupted,answer,wrong\n" + "A B,A C,B,C\n" * 3
+        )
     record = load_pairs(tmp_path / "a" / "sums.csv", limit=2).record()
     assert record == load_pairs(tmp_path / "b" / "sums.csv", limit=2).record()
     assert (record["source"], record["limit"], record["examples"]) == ("file:sums.csv", 2, 2)
@@ -186,3 +254,13 @@ def test_a_frame_of_pairs_can_be_loaded_again():
     data = load_pairs(ROWS)
     again = load_pairs(data.to_frame())
     assert again.pairs == data.pairs and again.sha256 == data.sha256
+
+
+def test_a_template_is_read_from_files_and_frames(tmp_path):
+    rows = [{**ROW, "id": "one", "template": "capital"}, {**ROW, "id": "two"}]
+    file = tmp_path / "pairs.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    for source in (rows, pd.DataFrame(rows), file):
+        assert [pair.template for pair in load_pairs(source).pairs] == ["capital", None]
+    with pytest.raises(DataError, match="template="):
+        load_pairs([{**ROW, "template": ["a"]}])

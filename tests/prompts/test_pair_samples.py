@@ -1,4 +1,6 @@
-"""Embedded samples of prompt pairs: form, balance, lengths with SmolLM2, and what the model does with them."""
+"""Embedded samples of prompt pairs: form, balance, lengths with SmolLM2, and what the model does
+with them.
+"""
 
 from collections import Counter
 
@@ -7,6 +9,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.models.adapt import adapt
+from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
@@ -21,13 +24,17 @@ def test_a_sample_has_fifty_groups_of_two_different_pairs(name):
     assert len({(pair.clean, pair.corrupted) for pair in data.pairs}) == 100
     assert load_pairs(name, limit=3).pairs == data.pairs[:3]
     for pair in data.pairs:
-        assert pair.answer.startswith(" ") and pair.wrong.startswith(" ") and pair.answer != pair.wrong
+        assert (
+            pair.answer.startswith(" ") and pair.wrong.startswith(" ") and pair.answer != pair.wrong
+        )
 
 
 @pytest.mark.parametrize("name", ["facts-pairs", "induction-pairs"])
 def test_both_directions_of_a_couple_are_pairs(name):
     """So that neither answer is right more often."""
-    pairs = {(pair.clean, pair.corrupted, pair.answer, pair.wrong) for pair in load_pairs(name).pairs}
+    pairs = {
+        (pair.clean, pair.corrupted, pair.answer, pair.wrong) for pair in load_pairs(name).pairs
+    }
     assert {(b, a, wrong, answer) for a, b, answer, wrong in pairs} == pairs
 
 
@@ -37,7 +44,9 @@ def test_indirect_objects_differ_in_the_second_subject_alone():
         words = [text.replace(",", " ,").split() for text in (pair.clean, pair.corrupted)]
         (changed,) = [(a, b) for a, b in zip(*words, strict=True) if a != b]
         assert changed == (wrong, answer)
-        assert [one.count(answer) for one in words] == [1, 2] and [one.count(wrong) for one in words] == [2, 1]
+        assert [one.count(answer) for one in words] == [1, 2] and [
+            one.count(wrong) for one in words
+        ] == [2, 1]
 
 
 def test_repeated_lists_end_before_the_answer_and_have_the_same_words():
@@ -55,21 +64,35 @@ def test_repeated_lists_end_before_the_answer_and_have_the_same_words():
 def test_smollm2_prefers_the_answer_after_the_clean_prompt(smollm2, name):
     context = set_up_pairs(adapt(smollm2), load_pairs(name), Patch())
     assert len(context.pairs) == 100
-    assert all(len(one.clean.ids) == len(one.corrupted.ids) and len(one.answer) == len(one.wrong) == 1 for one in context.pairs)
+    assert all(
+        len(one.clean.ids) == len(one.corrupted.ids) and len(one.answer) == len(one.wrong) == 1
+        for one in context.pairs
+    )
     segments = {segment for one in context.pairs for segment in one.clean.pair.segments}
     assert all(segments <= set(one.corrupted.positions) for one in context.pairs)
+    some = context.pairs[:60]
+    rows = [one.clean.ids for one in some] + [one.corrupted.ids for one in some]
+    tokens = pad_rows([list(row) for row in rows]).ids
+    last = torch.tensor([len(row) - 1 for row in rows])
+    answers, wrongs = (
+        torch.tensor([getattr(one, name)[0] for one in some] * 2) for name in ("answer", "wrong")
+    )
+    every = torch.arange(len(rows))
     with torch.no_grad():
-        values = torch.tensor([
-            [float(logits[one.answer[0]] - logits[one.wrong[0]])
-             for logits in (smollm2(torch.tensor([prompt.ids]))[0, -1] for prompt in (one.clean, one.corrupted))]
-            for one in context.pairs
-        ])  # fmt: skip
-    clean, corrupted = values.T
+        stream = smollm2(tokens, stop_at_layer=smollm2.cfg.n_layers)[every, last]
+        logits = smollm2.unembed(smollm2.ln_final(stream[:, None]))[:, 0]
+    clean, corrupted = (logits[every, answers] - logits[every, wrongs]).view(2, -1)
     assert (clean > 0).float().mean() >= 0.95 and (corrupted < clean).float().mean() >= 0.95
 
 
 def test_a_run_on_a_sample_is_verified_without_the_data_set(tiny_model, tmp_path, plain_figure):
-    run = al.patch_sweep(tiny_model("gpt2"), load_pairs("facts-pairs", limit=10), layers=[0], n_spot_checks=0, progress=False)
+    run = al.patch_sweep(
+        tiny_model("gpt2"),
+        load_pairs("facts-pairs", limit=10),
+        layers=[0],
+        n_spot_checks=0,
+        progress=False,
+    )
     path = run.save(tmp_path / "run")
     found = {check.what: check.status for check in al.verify_run(path, cells=0).checks}
     assert found["data: facts-pairs"] == "match"
@@ -78,5 +101,7 @@ def test_a_run_on_a_sample_is_verified_without_the_data_set(tiny_model, tmp_path
 def test_a_study_names_a_sample():
     (data,) = al.Study("smollm2-135m-instruct", "ioi-pairs", al.Patch()).check(models=False)
     assert data.sha256 == load_pairs("ioi-pairs").sha256
-    (some,) = al.Study("smollm2-135m-instruct", al.DatasetSpec("ioi-pairs", limit=3), al.Patch()).check(models=False)
+    (some,) = al.Study(
+        "smollm2-135m-instruct", al.DatasetSpec("ioi-pairs", limit=3), al.Patch()
+    ).check(models=False)
     assert (some.name, len(some)) == ("ioi-pairs", 3)

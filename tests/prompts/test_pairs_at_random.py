@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from anchorlens.errors import InputError
 from anchorlens.prompts.dataset import RowDropped
+from anchorlens.prompts.drop_reasons import PAIR_FIXES
 from anchorlens.prompts.load_pairs import load_pairs
+from anchorlens.prompts.pairs import content_of
 from anchorlens.prompts.tokenize_pairs import PairTokenizer
-from anchorlens.questions.build_rows import FIXES
 from tests.tokenizers_small import small_tokenizer
 
 GOOD = st.text(st.sampled_from("ab é東 \n,[1]"), min_size=1, max_size=8)
@@ -33,7 +34,11 @@ def rows(draw):
     row |= {"segments": {"x": [clean, corrupted], "y": end}} if draw(st.booleans()) else {}
     row |= {"alignment": draw(PLACES)} if draw(st.integers(0, 3)) == 0 else {}
     columns = ("clean", "corrupted", "answer", "wrong", "id", "group", "segments", "alignment")
-    return row | ({draw(st.sampled_from(columns)): draw(ANY | GOOD | IDS)} if draw(st.integers(0, 2)) == 0 else {})
+    return row | (
+        {draw(st.sampled_from(columns)): draw(ANY | GOOD | IDS)}
+        if draw(st.integers(0, 2)) == 0
+        else {}
+    )
 
 
 KINDS = st.sampled_from([("byte", False), ("byte", True), ("metaspace", True)])
@@ -48,20 +53,25 @@ def test_a_row_is_a_pair_or_has_a_reason(rows, kind):
         assert why.arguments == ("source",)
         return
     assert len(data) + len(data.dropped) == len(rows)
-    json.dumps([vars(one) for one in (*data.pairs, *data.dropped)], ensure_ascii=False).encode("utf8")
-    assert {row.reason for row in data.dropped} <= {*FIXES}
+    content = [*map(content_of, data.pairs), *map(vars, data.dropped)]
+    json.dumps(content, ensure_ascii=False).encode("utf8")
+    assert {row.reason for row in data.dropped} <= {*PAIR_FIXES}
     tokenizer = PairTokenizer(small_tokenizer(kind[0], bos=kind[1]), kind[1], 32, 420)
     for pair in data.pairs:
         try:
             one = tokenizer.tokenize(pair)
         except RowDropped as why:
-            assert why.reason in FIXES or why.reason.endswith("_token")
+            assert why.reason in PAIR_FIXES or why.reason.endswith("_token")
             continue
         positions = [{*range(len(prompt.ids))} for prompt in (one.clean, one.corrupted)]
         for side in (0, 1):
             paired, unpaired = [both[side] for both in one.alignment], one.unpaired[side]
             assert sorted([*paired, *unpaired]) == sorted(positions[side])
         for prompt, own in zip((one.clean, one.corrupted), positions, strict=True):
-            assert {*pair.segments} <= {*prompt.positions} and set().union(*prompt.positions.values()) == own
+            assert {*pair.segments} <= {*prompt.positions} and set().union(
+                *prompt.positions.values()
+            ) == own
         assert not (pair.answer and pair.wrong) or one.answer != one.wrong
-        assert (pair.answer is None) == (one.answer == ()) and (pair.wrong is None) == (one.wrong == ())
+        assert (pair.answer is None) == (one.answer == ()) and (pair.wrong is None) == (
+            one.wrong == ()
+        )

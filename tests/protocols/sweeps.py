@@ -16,7 +16,12 @@ from anchorlens.runs.schema import CELL
 from tests.questions.make import capitals
 
 OPTIONS = {"progress": False, "n_resamples": 200}
-OWN = {"swap": {"align": "last", "n_donors": 2, "seed": 1}, "patch_tokens": {"base": "all"}}
+OWN = {
+    "swap": {"align": "last", "n_donors": 2, "seed": 1},
+    "knockout": {"n_splits": 1},
+    "patch_tokens": {"base": "all", "n_splits": 1},
+    "answer_only": {"n_splits": 1},
+}
 
 
 @cache
@@ -51,7 +56,9 @@ def inputs(result, role):
 
 def assert_close(one, other, atol=1e-5):
     """Raise if two sweeps differ in a cell, or in one's pathway."""
-    ours, theirs = (sweep.samples(all_columns=True).set_index(CELL).sort_index() for sweep in (one, other))
+    ours, theirs = (
+        sweep.samples(all_columns=True).set_index(CELL).sort_index() for sweep in (one, other)
+    )
     assert ours.index.equals(theirs.index)
     for column in ("value_before", "value_after"):
         np.testing.assert_allclose(ours[column], theirs[column], atol=atol)
@@ -59,7 +66,9 @@ def assert_close(one, other, atol=1e-5):
 
 
 def check_statements(result):
-    """Raise if the statements of a result are not the facts of its contrasts, or its views disagree with them."""
+    """Raise if the statements of a result are not the facts of its contrasts, or its views disagree
+    with them.
+    """
     findings = result.findings
     assert isinstance(findings, Findings) and findings.statements
     frame, found = findings.to_frame(), json.loads(json.dumps(findings.to_dict()))
@@ -67,11 +76,15 @@ def check_statements(result):
     assert list(frame.columns) == list(Finding.__dataclass_fields__)
     assert frame.astype(object).where(frame.notna(), None).to_dict("records") == said
     sequences = ("layers", "split_values")
-    assert [{**one, **{name: tuple(one[name]) for name in sequences}} for one in found.pop("statements")] == said
+    assert [
+        {**one, **{name: tuple(one[name]) for name in sequences}} for one in found.pop("statements")
+    ] == said
     assert found == {
-        "headline": findings.headline, "warnings": list(findings.warnings), "notes": list(findings.notes),
+        "headline": findings.headline,
+        "warnings": list(findings.warnings),
+        "notes": list(findings.notes),
         "table": {"columns": list(findings.columns), "rows": [list(row) for row in findings.rows]},
-    }  # fmt: skip
+    }
     text = result.verdict
     assert all(part in text for part in (findings.headline, *findings.warnings, *findings.notes))
     assert all(cell in text for row in findings.table for cell in row)
@@ -85,7 +98,9 @@ def check_statements(result):
         if one.value is not None and one.level == 0.95:
             same = (contrasts["quantity"] == one.quantity) & (contrasts["control"] == one.control)
             same &= (contrasts["value"] == one.value) & contrasts["layer"].isin(one.layers)
-            (row,) = contrasts[same & (contrasts["anchor"].eq(one.anchor) | (one.anchor == ""))].to_dict("records")
+            (row,) = contrasts[
+                same & (contrasts["anchor"].eq(one.anchor) | (one.anchor == ""))
+            ].to_dict("records")
             band = "sim" if one.anchor else "ci"
             assert (one.low, one.high, one.n) == (row[f"{band}_low"], row[f"{band}_high"], row["n"])
     return findings

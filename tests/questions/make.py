@@ -9,12 +9,22 @@ import pytest
 
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.example import Example, Span, normalise, question_id
-from anchorlens.questions.lexicon import STOP
+from anchorlens.questions.spans.lexicon import STOP
 
 CAPITALS = {
-    "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "Russia": "Moscow", "China": "Beijing",
-    "Germany": "Berlin", "Egypt": "Cairo", "Canada": "Ottawa", "Cuba": "Havana", "Iran": "Tehran", "Peru": "Lima",
-}  # fmt: skip
+    "France": "Paris",
+    "Japan": "Tokyo",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Russia": "Moscow",
+    "China": "Beijing",
+    "Germany": "Berlin",
+    "Egypt": "Cairo",
+    "Canada": "Ottawa",
+    "Cuba": "Havana",
+    "Iran": "Tehran",
+    "Peru": "Lima",
+}
 
 
 @contextmanager
@@ -26,7 +36,12 @@ def refused(kind: type[Exception], message: str, argument: str = ""):
 
 
 def example(
-    question: str, subject: str, prop: str, *answers: str, relation: str | None = None, example_id: str | None = None
+    question: str,
+    subject: str,
+    prop: str,
+    *answers: str,
+    relation: str | None = None,
+    example_id: str | None = None,
 ) -> Example:
     """Make an example whose spans are the first occurrences of two texts."""
     start, at = question.index(subject), question.index(prop)
@@ -44,15 +59,30 @@ def example(
 
 def capital(country: str, city: str, *aliases: str) -> Example:
     """Make the example "What is the capital of ...?"."""
-    return example(f"What is the capital of {country}?", country, "capital", city, *aliases, relation="capital", example_id=country)
+    return example(
+        f"What is the capital of {country}?",
+        country,
+        "capital",
+        city,
+        *aliases,
+        relation="capital",
+        example_id=country,
+    )
 
 
 def data_of(examples: list[Example], n: int | None = None, name: str = "made") -> QAData:
     """Make a data set of examples: the first ``n`` are evaluated, all are the pool."""
     return QAData(
-        name=name, examples=tuple(examples[:n]), pool=tuple(examples), dropped=(), pool_dropped={}, source="test",
-        sha256="0" * 64, limit=n, seed=0,
-    )  # fmt: skip
+        name=name,
+        examples=tuple(examples[:n]),
+        pool=tuple(examples),
+        dropped=(),
+        pool_dropped={},
+        source="test",
+        sha256="0" * 64,
+        limit=n,
+        seed=0,
+    )
 
 
 @cache
@@ -63,17 +93,35 @@ def sample(name: str) -> QAData:
 
 def capitals(n: int | None = None) -> QAData:
     """Make a data set of twelve capitals."""
-    return data_of([capital(country, city) for country, city in CAPITALS.items()], n, name="capitals")
+    return data_of(
+        [capital(country, city) for country, city in CAPITALS.items()], n, name="capitals"
+    )
 
 
 def equal_lengths() -> QAData:
-    """Make a data set whose names and answers have equally many tokens with every byte-level tokenizer."""
-    names, answers = ("31q", "52w", "73x", "64z", "85v", "96j"), ("94", "83", "72", "65", "57", "46")
-    return data_of([capital(name, answer) for name, answer in zip(names, answers, strict=True)], name="equal")
+    """Make a data set whose names and answers have equally many tokens with every byte-level
+    tokenizer.
+    """
+    names, answers = (
+        ("31q", "52w", "73x", "64z", "85v", "96j"),
+        (
+            "94",
+            "83",
+            "72",
+            "65",
+            "57",
+            "46",
+        ),
+    )
+    return data_of(
+        [capital(name, answer) for name, answer in zip(names, answers, strict=True)], name="equal"
+    )
 
 
 def shared(answer: str, question: str) -> Fraction:
-    """Return the share of an answer's words that occur in a question, without stop words if it has other words."""
+    """Return the share of an answer's words that occur in a question, without stop words if it has
+    other words.
+    """
     words = set(normalise(answer).split())
     words = words - STOP or words - {"the", "a", "an"} or words
     return Fraction(len(words & set(normalise(question).split())), len(words))

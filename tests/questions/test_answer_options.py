@@ -31,11 +31,14 @@ def test_the_options_that_a_question_names():
 @pytest.mark.parametrize(
     "hostile",
     [
-        "between" + " " * 20_000 + "x", "between " + "a and " * 4_000 + "x", "between " * 4_000,
-        "Which " + "Ann of the " * 4_000 + "or x", "x or " + "Ann of the " * 4_000,
+        "between" + " " * 20_000 + "x",
+        "between " + "a and " * 4_000 + "x",
+        "between " * 4_000,
+        "Which " + "Ann of the " * 4_000 + "or x",
+        "x or " + "Ann of the " * 4_000,
     ],
     ids=lambda text: f"{text[:12]}...{text[-4:]}",
-)  # fmt: skip
+)
 def test_a_hostile_question_is_read_in_less_than_a_second(hostile):
     start = time.process_time()
     find_options(hostile)

@@ -17,19 +17,43 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
     texts = {
         "empty": ("empty.jsonl", "", "empty.jsonl is empty."),
         "blank": ("blank.jsonl", "\n\n", "file:blank.jsonl has no rows"),
-        "json line": ("a.jsonl", '{"question": "q", "answer": "a"}\n\n{"question": \n', "a.jsonl: bad JSON at line 3, column"),
+        "json line": (
+            "a.jsonl",
+            '{"question": "q", "answer": "a"}\n\n{"question": \n',
+            "a.jsonl: bad JSON at line 3, column",
+        ),
         "not an object": ("b.jsonl", '["q", "a"]', "b.jsonl: line 1 is a list, not an object."),
         "json": ("c.json", '[{"question": }]', "c.json: bad JSON at line 1, column 15"),
         "jsonl as json": ("d.json", '{"a": 1}\n{"a": 2}', "name the file .jsonl."),
         "json shape": ("e.json", '{"rows": []}', "e.json must contain a list of objects"),
         "extension": ("f.xlsx", "x", "f.xlsx: the extension '.xlsx' is not supported."),
-        "cells": ("g.csv", "question,answer\nWho wrote Emma,A,B\n", "g.csv: line 2 has 3 cells, but the header has 2 col"),
-        "fields": ("h.csv", "query,answer\nWho,Me\n", "is not of the schema 'own': it lacks question. It has answer, query."),
+        "cells": (
+            "g.csv",
+            "question,answer\nWho wrote Emma,A,B\n",
+            "g.csv: line 2 has 3 cells, but the header has 2 col",
+        ),
+        "fields": (
+            "h.csv",
+            "query,answer\nWho,Me\n",
+            "is not of the schema 'own': it lacks question. It has answer, query.",
+        ),
         "parquet": ("i.parquet", "no parquet at all", "i.parquet is not a readable parquet file"),
-        "number": ("j.csv", "question,answer,popularity\nWho is Ed?,A,many\n", "popularity or s_pop must be a number, got 'many'."),
-        "type": ("l.csv", "question,answer,answer_type\nWho is Ed?,A,animal\n", "answer_type='animal' is unknown."),
-        "ids": ("m.csv", "id,question,answer\n1,Who wrote Emma?,A\n1,Who wrote Ada?,A\n", "1 ids repeat, for example '1' (2 rows)"),
-    }  # fmt: skip
+        "number": (
+            "j.csv",
+            "question,answer,popularity\nWho is Ed?,A,many\n",
+            "popularity or s_pop must be a number, got 'many'.",
+        ),
+        "type": (
+            "l.csv",
+            "question,answer,answer_type\nWho is Ed?,A,animal\n",
+            "answer_type='animal' is unknown.",
+        ),
+        "ids": (
+            "m.csv",
+            "id,question,answer\n1,Who wrote Emma?,A\n1,Who wrote Ada?,A\n",
+            "1 ids repeat, for example '1' (2 rows)",
+        ),
+    }
     out = {}
     for key, (name, text, message) in texts.items():
         (folder / name).write_text(text, encoding="utf8")
@@ -48,8 +72,13 @@ def test_bad_files_are_one_clear_error(tmp_path):
 
 
 def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
-    (tmp_path / "x.jsonl").write_text('{"question": "when did it sink", "answer": ["1912"]}', encoding="utf8")
-    message = "not of the schema 'popqa': it lacks possible_answers or obj. It has answer, question. Its fields fit: triviaqa"
+    (tmp_path / "x.jsonl").write_text(
+        '{"question": "when did it sink", "answer": ["1912"]}', encoding="utf8"
+    )
+    message = (
+        "not of the schema 'popqa': it lacks possible_answers or obj. It has answer, question. Its"
+        " fields fit: triviaqa"
+    )
     with pytest.raises(DataError, match=message):
         load_qa("popqa", path=tmp_path / "x.jsonl")
 
@@ -61,7 +90,10 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
         ({"name": "mine"}, "For a file of your own pass path=."),
         ({"name": "popqa.jsonl"}, "No such file: popqa.jsonl. Check the path."),
         ({"name": Path("popqa")}, "No such file: popqa. Check the path."),
-        ({"name": "mine.csv", "columns": {"qestion": "q"}}, "has no field 'qestion'. Did you mean 'question' or 'relation'?"),
+        (
+            {"name": "mine.csv", "columns": {"qestion": "q"}},
+            "has no field 'qestion'. Did you mean 'question' or 'relation'?",
+        ),
         ({"name": "x" * 5000}, "name='xxx"),
         ({"name": "null\0character"}, "name='null\\x00character'"),
         ({"name": Path("a.csv"), "path": "b.csv"}, "path='b.csv': name is a file already."),
@@ -69,14 +101,22 @@ def test_a_file_of_another_schema_names_what_is_missing(tmp_path):
         ({"name": OWN, "path": "x.jsonl"}, "path='x.jsonl': not allowed with a table."),
         ({"name": OWN, "split": "test"}, "split='test': config, split and revision select"),
         ({"name": "popqa-sample", "path": "x.jsonl"}, "use load_qa('popqa', path="),
-        ({"name": "popqa", "path": "x.jsonl", "split": "test"}, "split='test': config, split and revision select"),
-        ({"name": pandas.DataFrame(OWN), "path": "x.jsonl"}, "path='x.jsonl': not allowed with a table."),
+        (
+            {"name": "popqa", "path": "x.jsonl", "split": "test"},
+            "split='test': config, split and revision select",
+        ),
+        (
+            {"name": pandas.DataFrame(OWN), "path": "x.jsonl"},
+            "path='x.jsonl': not allowed with a table.",
+        ),
     ],
 )
 def test_invalid_arguments_are_errors(arguments, message):
     with refused(InputError, message) as caught:
         load_qa(**arguments)
-    assert caught.value.arguments in {(name,) for name in arguments} or isinstance(caught.value, DataError)
+    assert caught.value.arguments in {(name,) for name in arguments} or isinstance(
+        caught.value, DataError
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,9 +124,15 @@ def test_invalid_arguments_are_errors(arguments, message):
     [
         ([], "list has no rows."),
         ([OWN[0], "popqa"], "list, row 2 is 'popqa'."),
-        ({"question": ["q"], "answers": ["a"]}, "with the keys question, answers. Pass a list of rows"),
+        (
+            {"question": ["q"], "answers": ["a"]},
+            "with the keys question, answers. Pass a list of rows",
+        ),
         ({f"split{i}": 0 for i in range(20)}, "split6, split7 and 12 more. Pass one of its splits"),
-        (datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN)}), "with the keys train. Pass one of its splits."),
+        (
+            datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN)}),
+            "with the keys train. Pass one of its splits.",
+        ),
     ],
     ids=range(5),
 )
@@ -105,7 +151,9 @@ def test_a_frame_of_another_library_is_an_error_with_the_fix(unchecked):
         def to_dicts(self):
             return OWN
 
-    with refused(DataError, "Cannot read rows from a DataFrame of this library. Pass frame.to_dicts()"):
+    with refused(
+        DataError, "Cannot read rows from a DataFrame of this library. Pass frame.to_dicts()"
+    ):
         load_qa(DataFrame())
     assert len(load_qa(DataFrame().to_dicts())) == 1
 

@@ -7,7 +7,9 @@ from anchorlens.questions.edges import parse_edges
 from tests.questions.make import refused
 
 
-@pytest.mark.parametrize("edges", ["", "subject", "subject later", "-> later", "subject ->", "->", "subject > later"])
+@pytest.mark.parametrize(
+    "edges", ["", "subject", "subject later", "-> later", "subject ->", "->", "subject > later"]
+)
 def test_edges_without_source_and_target_are_refused(edges):
     with refused(InputError, f"edges={edges!r}: must be 'source -> target'", "edges"):
         parse_edges(edges)

@@ -11,13 +11,19 @@ from anchorlens.questions.tokens import RowTokenizer
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample"])
+@pytest.mark.parametrize(
+    "name", ["popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample"]
+)
 def test_at_least_160_questions_of_which_40_are_known(smollm2, name):
     data = al.load_qa(name)
     assert len(data.examples) >= 160
     tokenizer = RowTokenizer(smollm2.tokenizer, QAPrompt())
     known = 0
-    for row, (_, text) in zip(data.examples, generate_answers(adapt(smollm2), data.examples, tokenizer), strict=True):
+    for row, (_, text) in zip(
+        data.examples, generate_answers(adapt(smollm2), data.examples, tokenizer), strict=True
+    ):
         span = exact_answer(text)
         known += span is not None and is_right(span.of(text), row.answers)
-    assert known >= 40, f"{known} of {len(data.examples)}"
+        if known == 40:
+            return
+    pytest.fail(f"{known} of {len(data.examples)} are known")

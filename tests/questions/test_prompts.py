@@ -5,7 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.questions.prompts import FewShotPrompt, PromptText, QAPrompt, TemplatePrompt, make_prompt
+from anchorlens.questions.prompts import (
+    FewShotPrompt,
+    PromptText,
+    QAPrompt,
+    TemplatePrompt,
+    make_prompt,
+)
 from tests.questions.make import capitals, refused
 from tests.tokenizers_small import small_tokenizer
 
@@ -25,9 +31,17 @@ def test_shots_are_rows_that_are_not_evaluated():
 
 def test_a_seed_in_the_name_overrides_the_seed_of_the_run():
     data = capitals(6)
-    shots = {s: make_prompt(f"fewshot(3, {s})", data.examples, data.pool, 99).render("x", TOKENIZER).text for s in range(4)}
+    shots = {
+        s: make_prompt(f"fewshot(3, {s})", data.examples, data.pool, 99).render("x", TOKENIZER).text
+        for s in range(4)
+    }
     assert len(set(shots.values())) > 1
-    assert shots[1] == make_prompt("fewshot(3, seed=1)", data.examples, data.pool, 5).render("x", TOKENIZER).text
+    assert (
+        shots[1]
+        == make_prompt("fewshot(3, seed=1)", data.examples, data.pool, 5)
+        .render("x", TOKENIZER)
+        .text
+    )
 
 
 def test_shots_come_from_evaluated_rows_if_there_are_no_others():
@@ -44,7 +58,10 @@ UNKNOWN = "unknown. Use 'qa', 'fewshot"
     ("name", "message"),
     [
         *((name, UNKNOWN) for name in ("few", "fewshot(x)", "QA", "fewshot(4", "")),
-        ("fewshot(12)", "prompt='fewshot(12)': needs at least one shot and fewer shots than the 12 questions"),
+        (
+            "fewshot(12)",
+            "prompt='fewshot(12)': needs at least one shot and fewer shots than the 12 questions",
+        ),
         ("{question} {question}", "prompt='{question} {question}': contains {question} 2 times."),
     ],
 )
@@ -56,13 +73,19 @@ def test_an_unknown_or_invalid_name_is_refused(name, message):
 @pytest.mark.parametrize(
     ("template", "before_answer"),
     [
-        ("Question: {question}\nAnswer:", "Question: Who?\nAnswer:| |"), (r"Q: {question}\nA:", "Q: Who?\nA:| |"),
-        ("Question: {question}\nAnswer: ", "Question: Who?\nAnswer:| |"), ("Q: {question}\nA:   ", "Q: Who?\nA:|   |"),
-        ("Q: {question}\nA:\n", "Q: Who?\nA:\n||"), ("Q: {question}\nA:\n ", "Q: Who?\nA:\n| |"),
-        ("Q: {question}\tA:\t", "Q: Who?\tA:\t||"), ("{question}", "Who?| |"), ("{question} ", "Who?| |"),
-        ('{"q": "{question}", "a": {0} {} {x!r', '{"q": "Who?", "a": {0} {} {x!r| |'), ("{{question}}", "{Who?}| |"),
+        ("Question: {question}\nAnswer:", "Question: Who?\nAnswer:| |"),
+        (r"Q: {question}\nA:", "Q: Who?\nA:| |"),
+        ("Question: {question}\nAnswer: ", "Question: Who?\nAnswer:| |"),
+        ("Q: {question}\nA:   ", "Q: Who?\nA:|   |"),
+        ("Q: {question}\nA:\n", "Q: Who?\nA:\n||"),
+        ("Q: {question}\nA:\n ", "Q: Who?\nA:\n| |"),
+        ("Q: {question}\tA:\t", "Q: Who?\tA:\t||"),
+        ("{question}", "Who?| |"),
+        ("{question} ", "Who?| |"),
+        ('{"q": "{question}", "a": {0} {} {x!r', '{"q": "Who?", "a": {0} {} {x!r| |'),
+        ("{{question}}", "{Who?}| |"),
     ],
-)  # fmt: skip
+)
 def test_a_template_is_the_text_around_the_question(template, before_answer):
     prompt = make_prompt(template, (), (), 0)
     made = prompt.render("Who?", TOKENIZER)

@@ -26,10 +26,17 @@ def test_a_false_answer_shares_as_many_words_with_its_question_as_the_true_one(d
     hill, rows = ask("Which Hill fell?", "Cy Hill"), [FORD, BELL, WON, LOST]
     for seed in range(10):
         assigned = in_one_split([*rows, hill], distractor=distractor, seed=seed)
-        assert [assigned.false.get(row.example_id) for row in rows] == ["Bo Bell", "Ann Ford", "Eli West", "Dan Kent"]
+        assert [assigned.false.get(row.example_id) for row in rows] == [
+            "Bo Bell",
+            "Ann Ford",
+            "Eli West",
+            "Dan Kent",
+        ]
         (gone,) = assigned.dropped
         assert (gone.example_id, gone.reason) == ("Cy Hill", "answer_word_in_question")
-        assert gone.detail.startswith("the question has 50% of the words of the true answer, and of too few others in: train")
+        assert gone.detail.startswith(
+            "the question has 50% of the words of the true answer, and of too few others in: train"
+        )
 
 
 def test_one_shared_word_of_three_is_another_share_than_one_of_two():
@@ -46,8 +53,14 @@ def test_stop_words_are_no_shared_words(word):
 
 
 def test_an_answer_of_stop_words_that_stands_in_its_question_is_dropped():
-    rows = [ask("Who wrote It?", "It"), ask("Which novel is long?", "Emma"), ask("Which novel is short?", "Utopia")]
-    assert [(gone.example_id, gone.reason) for gone in in_one_split(rows).dropped] == [("It", "answer_in_question")]
+    rows = [
+        ask("Who wrote It?", "It"),
+        ask("Which novel is long?", "Emma"),
+        ask("Which novel is short?", "Utopia"),
+    ]
+    assert [(gone.example_id, gone.reason) for gone in in_one_split(rows).dropped] == [
+        ("It", "answer_in_question")
+    ]
 
 
 @pytest.mark.parametrize("name", ["popqa", "triviaqa", "hotpotqa", "nq"])
@@ -56,14 +69,23 @@ def test_every_question_of_a_sample_shares_as_many_words_with_both_answers(name,
     """Blocks of any label, the smallest of 20 % of 60 questions."""
     rows = sample(name).examples
     for part in (rows[:60], rows):
-        options = {row.question_id: sorted(find_options(row.question) or [row.question]) for row in part}
-        block = {question: f"block {int(question_id(' or '.join(both)), 16) % n_blocks}" for question, both in options.items()}
+        options = {
+            row.question_id: sorted(find_options(row.question) or [row.question]) for row in part
+        }
+        block = {
+            question: f"block {int(question_id(' or '.join(both)), 16) % n_blocks}"
+            for question, both in options.items()
+        }
         assigned = assign_false_answers(part, block, seed=1)
         kept = [row for row in part if row.example_id in assigned.false]
         assert len(kept) + len(assigned.dropped) == len(part) and kept
         for label in set(block.values()):
             here = [row for row in kept if block[row.question_id] == label]
-            assert Counter(row.answers[0] for row in here) == Counter(assigned.false[row.example_id] for row in here)
+            assert Counter(row.answers[0] for row in here) == Counter(
+                assigned.false[row.example_id] for row in here
+            )
         for row in kept:
             false = assigned.false[row.example_id]
-            assert normalise(false) in {"yes", "no"} or shared(false, row.question) == shared(row.answers[0], row.question)
+            assert normalise(false) in {"yes", "no"} or shared(false, row.question) == shared(
+                row.answers[0], row.question
+            )

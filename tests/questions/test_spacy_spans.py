@@ -4,14 +4,16 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 from anchorlens.errors import InputError
-from anchorlens.questions.spans import span_finder
+from anchorlens.questions.spans.span_finder import span_finder
 from tests.questions.make import refused
 from tests.questions.test_spans import record, words
 
 
 def token(i, idx, text, tag, pos, dep, head):
     head = SimpleNamespace(i=head)
-    return SimpleNamespace(i=i, idx=idx, text=text, tag_=tag, pos_=pos, dep_=dep, lemma_=text.lower(), head=head)
+    return SimpleNamespace(
+        i=i, idx=idx, text=text, tag_=tag, pos_=pos, dep_=dep, lemma_=text.lower(), head=head
+    )
 
 
 class Group(list):
@@ -47,11 +49,18 @@ def fake_spacy(monkeypatch, doc, pipes=("tagger", "parser")):
 def asked_doc():
     """ "Which old city hosted the 1976 Games of Ada Lee?" as parsed by spaCy."""
     parts = [
-        ("Which", "WDT", "DET", "det", 2), ("old", "JJ", "ADJ", "amod", 2), ("city", "NN", "NOUN", "nsubj", 3),
-        ("hosted", "VBD", "VERB", "ROOT", 3), ("the", "DT", "DET", "det", 6), ("1976", "CD", "NUM", "nummod", 6),
-        ("Games", "NNPS", "PROPN", "dobj", 3), ("of", "IN", "ADP", "prep", 6), ("Ada", "NNP", "PROPN", "compound", 9),
-        ("Lee", "NNP", "PROPN", "pobj", 7), ("?", ".", "PUNCT", "punct", 3),
-    ]  # fmt: skip
+        ("Which", "WDT", "DET", "det", 2),
+        ("old", "JJ", "ADJ", "amod", 2),
+        ("city", "NN", "NOUN", "nsubj", 3),
+        ("hosted", "VBD", "VERB", "ROOT", 3),
+        ("the", "DT", "DET", "det", 6),
+        ("1976", "CD", "NUM", "nummod", 6),
+        ("Games", "NNPS", "PROPN", "dobj", 3),
+        ("of", "IN", "ADP", "prep", 6),
+        ("Ada", "NNP", "PROPN", "compound", 9),
+        ("Lee", "NNP", "PROPN", "pobj", 7),
+        ("?", ".", "PUNCT", "punct", 3),
+    ]
     text = "Which old city hosted the 1976 Games of Ada Lee?"
     doc, at = Doc(), 0
     for i, (word, tag, pos, dep, head) in enumerate(parts):

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from anchorlens.errors import InputError, SpanError
 from anchorlens.questions.example import Span
-from anchorlens.questions.parse import find_quotes, parse
-from anchorlens.questions.rules import rule_spans
 from anchorlens.questions.schemas import Record
-from anchorlens.questions.spans import check_spans, place_subject, span_finder
-from anchorlens.questions.templates import TEMPLATES, match_template
+from anchorlens.questions.spans.parse import find_quotes, parse
+from anchorlens.questions.spans.rules import rule_spans
+from anchorlens.questions.spans.span_finder import check_spans, place_subject, span_finder
+from anchorlens.questions.spans.templates import TEMPLATES, match_template
 from tests.questions.make import refused
 
 # question, subject, property; None where a segment must not be found.
@@ -47,7 +47,11 @@ CASES = [
     ("How many strings has a Russian balalaika?", "Russian balalaika", "strings"),
     ("El Alto is the second city of which South American country?", "El Alto", "country"),
     ("Fort Wayne is in which US State?", "Fort Wayne", "US State"),
-    ("The Kilby Awards were named after the man who discovered what effect?", "Kilby Awards", "effect"),
+    (
+        "The Kilby Awards were named after the man who discovered what effect?",
+        "Kilby Awards",
+        "effect",
+    ),
     ("Who was the Vice-President for George Bush?", "George Bush", "Vice-President"),
     ("Which early Bob Dylan album has a gunfighter on it?", "Bob Dylan", "album"),
     ("Who directed 127 Hours?", "127 Hours", "directed"),
@@ -71,7 +75,11 @@ CASES = [
     ("Which came first, 'Jaws' or 'Alien'?", "Jaws' or 'Alien", "came"),
     ("Who was born first, Ann Lee or Jo Ray?", "Ann Lee or Jo Ray", "born"),
     # commands and yes/no questions
-    ("Name the capital city of the Canadian Province of Alberta?", "Canadian Province of Alberta", "capital city"),
+    (
+        "Name the capital city of the Canadian Province of Alberta?",
+        "Canadian Province of Alberta",
+        "capital city",
+    ),
     ("Are Ann Ray and Ivy Dunn both chess players?", "Ann Ray and Ivy Dunn", "chess players"),
     ("Are both Jonas Marlow and Wendy Black British?", "Jonas Marlow and Wendy Black", "British"),
     # a definition has a subject and nothing that is asked of it
@@ -89,7 +97,8 @@ CASES = [
     ("where do the oslo vikings have spring training", "oslo vikings", "spring training"),
     ("marmots are native to which continent", "marmots", "continent"),
     ("what does the spleen do in the body", "spleen", "do"),
-    # a name of one capital opens a statement; a list, a place with its region and a nickname are one segment
+    # a name of one capital opens a statement; a list, a place with its region and a nickname are
+    # one segment
     ("Mainz is the capital of which region of Germany?", "Mainz", "region"),
     ("Lee Ray, the sister of Ann Ray, wrote which opera?", "Lee Ray", "opera"),
     ("Ashes in the Rain is a drama by which writer?", "Ashes in the Rain", "writer"),
@@ -115,7 +124,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("question", "subject", "asked"), CASES, ids=[case[0][:40] for case in CASES])
+@pytest.mark.parametrize(
+    ("question", "subject", "asked"), CASES, ids=[case[0][:40] for case in CASES]
+)
 def test_rules_find_these_words(question, subject, asked):
     found = [None if span is None else span.of(question) for span in rule_spans(question)]
     assert found == [subject, asked]
@@ -142,7 +153,13 @@ WORDS = st.sampled_from(re.split(r"\s+", VOCABULARY))
 
 
 @settings(max_examples=250, deadline=None)
-@given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=18).map(" ".join), st.lists(WORDS, max_size=18).map("".join)))
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.lists(WORDS, max_size=18).map(" ".join),
+        st.lists(WORDS, max_size=18).map("".join),
+    )
+)
 def test_any_text_gives_nothing_or_two_disjoint_segments(question):
     subject, asked = rule_spans(question)
     if subject is not None and asked is not None:
@@ -151,8 +168,20 @@ def test_any_text_gives_nothing_or_two_disjoint_segments(question):
 
 
 UNITS = [
-    "A ", "'", '"', "' '", "x's ", "Who of ", "time of ", "go to ", "Bob, ", "Al and ", "have ", "the movie go ", 'B "A" C ',
-]  # fmt: skip
+    "A ",
+    "'",
+    '"',
+    "' '",
+    "x's ",
+    "Who of ",
+    "time of ",
+    "go to ",
+    "Bob, ",
+    "Al and ",
+    "have ",
+    "the movie go ",
+    'B "A" C ',
+]
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -172,14 +201,20 @@ def test_long_questions_take_no_quadratic_time(unit):
 @pytest.mark.parametrize(
     "question",
     [
-        "¿Quién escribió Don Quijote?", "Кто написал «Анну Каренину»?", "किसने गोदान लिखा?", "Wer hat Faust geschrieben?",
-        "Quelle est la capitale de la France ?", "何が好きですか",
+        "¿Quién escribió Don Quijote?",
+        "Кто написал «Анну Каренину»?",
+        "किसने गोदान लिखा?",
+        "Wer hat Faust geschrieben?",
+        "Quelle est la capitale de la France ?",
+        "何が好きですか",
     ],
-)  # fmt: skip
+)
 def test_questions_in_other_languages_are_dropped_with_a_reason(question):
     assert rule_spans(question) == (None, None)
     assert span_finder("rules").find(record(question), "row 1").reason == "not_english"
-    half = span_finder("auto").find(record(question, subject_span=(len(question) - 3, len(question) - 1)), "row 1")
+    half = span_finder("auto").find(
+        record(question, subject_span=(len(question) - 3, len(question) - 1)), "row 1"
+    )
     assert (half.property, half.reason) == (None, "not_english")
 
 
@@ -213,7 +248,10 @@ def test_each_template_gives_its_own_relation_and_segments():
 
 @pytest.mark.shared_data
 def test_templates_match_all_real_popqa_rows_and_name_their_relation(shared_data):
-    rows = [json.loads(line) for line in (shared_data / "popqa.jsonl").read_text(encoding="utf8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (shared_data / "popqa.jsonl").read_text(encoding="utf8").splitlines()
+    ]
     matches = [match_template(row["question"]) for row in rows]
     assert len(rows) == 1_500
     assert [m and m.relation for m in matches] == [row["prop"] for row in rows]
@@ -225,7 +263,11 @@ def record(question, **fields):
 
 
 def words(question, found):
-    return found.subject and found.subject.of(question), found.property and found.property.of(question), found.source
+    return (
+        found.subject and found.subject.of(question),
+        found.property and found.property.of(question),
+        found.source,
+    )
 
 
 EMMA, CITY = "Who wrote Emma in Bath?", "Who is the father of Cosimo, Duke of Tuscany?"
@@ -235,15 +277,39 @@ COSIMO = {"templated": True, "popqa_subject": "Cosimo"}
 @pytest.mark.parametrize(
     ("mode", "question", "fields", "wanted", "reason"),
     [
-        ("auto", EMMA, {"subject_span": (18, 22), "property_text": "wrote"}, ("Bath", "wrote", "annotation"), ""),
+        (
+            "auto",
+            EMMA,
+            {"subject_span": (18, 22), "property_text": "wrote"},
+            ("Bath", "wrote", "annotation"),
+            "",
+        ),
         ("auto", EMMA, {"subject_text": "Bath"}, ("Bath", "wrote", "annotation+rules"), ""),
         ("auto", EMMA, {"property_text": "Emma"}, (None, "Emma", "annotation+rules"), "no_subject"),
-        ("rules", EMMA, {"subject_text": "Bath", "property_text": "wrote"}, ("Emma", "wrote", "rules"), ""),
-        ("rules", EMMA, {"subject_span": (0, 400), "fault": "row 1: broken"}, ("Emma", "wrote", "rules"), ""),
+        (
+            "rules",
+            EMMA,
+            {"subject_text": "Bath", "property_text": "wrote"},
+            ("Emma", "wrote", "rules"),
+            "",
+        ),
+        (
+            "rules",
+            EMMA,
+            {"subject_span": (0, 400), "fault": "row 1: broken"},
+            ("Emma", "wrote", "rules"),
+            "",
+        ),
         ("annotation", EMMA, {"subject_text": "Emma"}, (None, None, "annotation"), "no_annotation"),
         # PopQA's `subj` decides where the subject is, if it stands in the question.
         ("auto", CITY, COSIMO, ("Cosimo", "father", "annotation"), ""),
-        ("auto", CITY, COSIMO | {"popqa_subject": "Cosimo I"}, ("Cosimo, Duke of Tuscany", "father", "template"), ""),
+        (
+            "auto",
+            CITY,
+            COSIMO | {"popqa_subject": "Cosimo I"},
+            ("Cosimo, Duke of Tuscany", "father", "template"),
+            "",
+        ),
         ("rules", CITY, COSIMO, ("Cosimo, Duke of Tuscany", "father", "template"), ""),
     ],
 )
@@ -263,13 +329,31 @@ def test_popqa_subj_that_repeats_the_property_stays_in_its_slot():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"subject_span": (0, 400)}, "row 7: subject span [0, 400] lies outside its question of 18 characters"),
-        ({"property_span": (0, 400)}, "row 7: property span [0, 400] lies outside its question of 18 characters"),
-        ({"subject_text": "Bob", "property_text": "wrote"}, "row 7: subject 'Bob' occurs 2 times in the question"),
+        (
+            {"subject_span": (0, 400)},
+            "row 7: subject span [0, 400] lies outside its question of 18 characters",
+        ),
+        (
+            {"property_span": (0, 400)},
+            "row 7: property span [0, 400] lies outside its question of 18 characters",
+        ),
+        (
+            {"subject_text": "Bob", "property_text": "wrote"},
+            "row 7: subject 'Bob' occurs 2 times in the question",
+        ),
         ({"subject_text": "Al", "property_text": "wrote"}, "row 7: subject 'Al' occurs 0 times"),
-        ({"subject_span": (5, 5), "property_text": "wrote"}, "row 7: subject span [5, 5] lies outside"),
-        ({"subject_span": (3, 4), "property_text": "wrote"}, "row 7: subject span [3, 4] lies outside its question"),
-        ({"subject_span": (0, 6), "property_text": "wrote"}, "row 7: subject 'Who wr' and property 'wrote' overlap"),
+        (
+            {"subject_span": (5, 5), "property_text": "wrote"},
+            "row 7: subject span [5, 5] lies outside",
+        ),
+        (
+            {"subject_span": (3, 4), "property_text": "wrote"},
+            "row 7: subject span [3, 4] lies outside its question",
+        ),
+        (
+            {"subject_span": (0, 6), "property_text": "wrote"},
+            "row 7: subject 'Who wr' and property 'wrote' overlap",
+        ),
     ],
 )
 def test_wrong_annotations_are_a_reason_to_drop_the_row(mode, fields, message):
@@ -281,21 +365,38 @@ def test_wrong_annotations_are_a_reason_to_drop_the_row(mode, fields, message):
 @pytest.mark.parametrize(
     "given",
     [
-        ((10, 14), (4, 9)), [[10, 14], [4, 9]], ("Emma", "wrote"), (Span(10, 14), "wrote"), (numpy.array([10, 14]).tolist(), (4, 9)),
+        ((10, 14), (4, 9)),
+        [[10, 14], [4, 9]],
+        ("Emma", "wrote"),
+        (Span(10, 14), "wrote"),
+        (numpy.array([10, 14]).tolist(), (4, 9)),
     ],
-)  # fmt: skip
+)
 def test_an_extractor_can_return_pairs_and_texts(given):
     question = "Who wrote Emma?"
-    assert words(question, span_finder(lambda _: given).find(record(question), "r")) == ("Emma", "wrote", "callable:<lambda>")
+    assert words(question, span_finder(lambda _: given).find(record(question), "r")) == (
+        "Emma",
+        "wrote",
+        "callable:<lambda>",
+    )
     assert span_finder(lambda _: None).find(record(question), "r").reason == "no_spans"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("Bob", "wrote"), "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', must occur once"),
+        (
+            ("Bob", "wrote"),
+            "r: subject 'Bob' occurs 2 times in the question 'Who wrote Bob Bob?', must occur once",
+        ),
         (("wrote", "Al"), "r: property 'Al' occurs 0 times in the question 'Who wrote Bob Bob?'"),
-        ("Bob", "r: callable:extract returned 'Bob'. Return (subject, property), each a Span, a pair (first"),
+        (
+            "Bob",
+            (
+                "r: callable:extract returned 'Bob'. Return (subject, property), each a Span, a"
+                " pair (first"
+            ),
+        ),
         (7, "r: callable:extract returned 7. Return (subject, property)"),
         (((1, 2),), "r: callable:extract returned ((1, 2),)"),
         (((4, 9), (1.0, 2.0)), "r: callable:extract returned (1.0, 2.0) as property"),
@@ -314,15 +415,28 @@ def test_invalid_results_of_an_extractor_are_refused(unchecked, given, message):
         span_finder(extract).find(record("Who wrote Bob Bob?"), "r")
 
 
-OF_ANOTHER_KIND = [3, None, ("subject", "property"), Span, lambda: None, lambda question, answer: None]
+OF_ANOTHER_KIND = [
+    3,
+    None,
+    ("subject", "property"),
+    Span,
+    lambda: None,
+    lambda question, answer: None,
+]
 
 
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        *((value, ": must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function") for value in OF_ANOTHER_KIND),
+        *(
+            (value, ": must be 'auto', 'rules', 'annotation', 'spacy:NAME' or a function")
+            for value in OF_ANOTHER_KIND
+        ),
         ("rule", "spans='rule': unknown. Did you mean 'rules'?"),
-        ("spacy:en_core_web_sm", "pip install 'anchorlens[spacy]', then: python -m spacy download en_core_web_sm"),
+        (
+            "spacy:en_core_web_sm",
+            "pip install 'anchorlens[spacy]', then: python -m spacy download en_core_web_sm",
+        ),
     ],
 )
 def test_invalid_spans_arguments_are_refused(unchecked, monkeypatch, spans, message):

@@ -18,7 +18,9 @@ SOON = 2.0
 
 @pytest.fixture(scope="module")
 def large(swap, tmp_path_factory):
-    """2,000 examples, two anchors, each with its null, at 30 layers; with the seconds that writing took."""
+    """2,000 examples, two anchors, each with its null, at 30 layers; with the seconds that writing
+    took.
+    """
     result = enlarged(swap, examples=2000, layers=30)
     result.curves(controls=True)  # statistics are the sweep's, not the report's
     result.contrasts()
@@ -47,7 +49,10 @@ def test_two_thousand_examples_open_soon(large, record_property):
             seconds.append(page.wait_for_function(usable, polling=20).json_value())
             page.wait_for_function("() => document.querySelector('figure .traces')", polling=20)
             whole.append(page.evaluate("() => performance.now() / 1000"))
-    told = f"written in {wrote:.1f} s, {size / 1e6:.1f} MB; table after {min(seconds):.2f} s, figure after {min(whole):.2f} s"
+    told = (
+        f"written in {wrote:.1f} s, {size / 1e6:.1f} MB; table after {min(seconds):.2f} s, figure"
+        f" after {min(whole):.2f} s"
+    )
     record_property("report of 2,000 examples", told)
     logging.getLogger(__name__).info(told)  # shown by --log-cli-level=INFO
     assert min(seconds) < SOON, told
@@ -56,7 +61,10 @@ def test_two_thousand_examples_open_soon(large, record_property):
 
 def test_many_examples_are_shown_a_hundred_at_a_time(large):
     with visited(large[0]) as page:
-        assert page.locator("#printed").text_content() == "100 of 2000 examples; the page itself has all."
+        assert (
+            page.locator("#printed").text_content()
+            == "100 of 2000 examples; the page itself has all."
+        )
         assert not page.locator("#printed").is_visible()  # for paper
         rows = page.locator("#examples tbody tr")
         assert rows.count() == 100
@@ -65,7 +73,12 @@ def test_many_examples_are_shown_a_hundred_at_a_time(large):
         page.keyboard.press("Enter")
         assert rows.count() == 200
         # Where the button was, the first new row has the focus.
-        assert page.evaluate("() => [...document.querySelectorAll('.open')].indexOf(document.activeElement)") == 100
+        assert (
+            page.evaluate(
+                "() => [...document.querySelectorAll('.open')].indexOf(document.activeElement)"
+            )
+            == 100
+        )
         assert len({rows.nth(k).locator(".open").text_content() for k in (0, 50, 100, 150)}) == 4
         page.fill("#search", "row-77")
         assert rows.count() == 11  # row-77 and row-770 to row-779

@@ -14,13 +14,19 @@ from anchorlens.report.explorer import contents
 from anchorlens.results.example_view import example_rows
 from tests.figures.browser import contrast, run
 from tests.questions.make import refused
+from tests.raised import raises
 
 
 def test_rows_are_those_of_a_report(sweeps, patch):
     for result in (*sweeps, patch):
         made = contents(result)
         assert made["layers"] == list(result.layers)
-        rows = example_rows(result.samples(all_columns=True), result.examples(all_columns=True), result.anchors, result.layers)
+        rows = example_rows(
+            result.samples(all_columns=True),
+            result.examples(all_columns=True),
+            result.anchors,
+            result.layers,
+        )
         assert [row["curves"] for row in made["rows"]] == [row["curves"] for row in rows]
         assert json.loads(json.dumps(made)) == made
 
@@ -37,7 +43,9 @@ def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
     said = {name: "".join(row["tokens"][p] for p in where) for name, where in row["places"].items()}
     question = next(e for e in al.load_qa("popqa-sample").examples if e.question == row["question"])
     assert question.subject.of(question.question) in said["exact_question"]
-    assert set(row["places"]["exact_question"]).isdisjoint(row["places"]["exact_question, random_tokens"])
+    assert set(row["places"]["exact_question"]).isdisjoint(
+        row["places"]["exact_question, random_tokens"]
+    )
     assert said["exact_question, random_tokens"]
 
 
@@ -57,56 +65,93 @@ def test_what_is_chosen_is_known(swap, patch):
     shown.layer = 0
     with refused(InputError, "layer=77: not measured. Use one of 0, 1", "layer"):
         shown.layer = 77
-    with pytest.raises(InputError, match=r"example='Jpan' matches no id.* Did you mean 'Japan'"):
+    with raises(InputError, "example", word="'Japan'"):
         shown.example = "Jpan"
     assert (shown.example, shown.layer) == ("Japan", 0)
     shown.example = "of peru"
-    assert shown.example == al.explore(swap, example="peru").example == al.explore(swap, example=-1).example == "Peru"
+    assert (
+        shown.example
+        == al.explore(swap, example="peru").example
+        == al.explore(swap, example=-1).example
+        == "Peru"
+    )
     assert repr(shown).startswith("Explorer('Activation swap: ")
 
 
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
-    with pytest.raises(InputError, match="explore takes one sweep, .* got a list"):
+    with raises(InputError, "sweep"):
         al.explore([swap, swap])
-    with pytest.raises(InputError, match=r"example='Jpan' matches no id .* Did you mean 'Japan'"):
+    with raises(InputError, "example", word="'Japan'"):
         al.explore(swap, example="Jpan")
     for layer in (77, 1.5, "1"):
-        with pytest.raises(InputError, match=re.escape(f"layer={layer!r}: not measured. Use one of 0, 1")):
+        with pytest.raises(
+            InputError, match=re.escape(f"layer={layer!r}: not measured. Use one of 0, 1")
+        ):
             al.explore(swap, layer=layer)
 
 
 def test_without_anywidget_it_says_what_to_install(swap, monkeypatch):
     right = importlib.util.find_spec
     monkeypatch.setattr(
-        "anchorlens.report.explorer.find_spec", lambda name, *more: None if name == "anywidget" else right(name, *more)
+        "anchorlens.report.explorer.find_spec",
+        lambda name, *more: None if name == "anywidget" else right(name, *more),
     )
-    with pytest.raises(InputError, match=r"anywidget: pip install 'anchorlens\[explorer\]'"):
+    with pytest.raises(InputError, match="explorer"):
         al.explore(swap)
 
 
-# --- in a browser --------------------------------------------------------------------------------------------------------------
+# --- in a browser
+# --------------------------------------------------------------------------------------------------------------
 
-# Tokens with markup, a line's end, two anchors on one token, layers with a hole, a layer that was not measured.
+# Tokens with markup, a line's end, two anchors on one token, layers with a hole, a layer that was
+# not measured.
 ROWS = [
     {
-        "id": "a", "question": "What is the capital of <b>Peru</b>?", "answer": "Lima", "label": "", "pathway": "",
-        "metric": "P", "change": "ΔP", "unit": "points", "before": 0.52, "peak": -50.0, "at": 0, "answer_tokens": [7],
+        "id": "a",
+        "question": "What is the capital of <b>Peru</b>?",
+        "answer": "Lima",
+        "label": "",
+        "pathway": "",
+        "metric": "P",
+        "change": "ΔP",
+        "unit": "points",
+        "before": 0.52,
+        "peak": -50.0,
+        "at": 0,
+        "answer_tokens": [7],
         "tokens": ["Q", ":", " capital", " of", " <b>Peru</b>", "?\n", "A:", " Lima"],
-        "places": {"exact_question": [2, 4], "subject": [4], "pre_answer": [6], "exact_question, null": []},
+        "places": {
+            "exact_question": [2, 4],
+            "subject": [4],
+            "pre_answer": [6],
+            "exact_question, null": [],
+        },
         "curves": {
-            "exact_question": [-50.0, -40.0, -10.0, 2.5], "subject": [-30.0, -45.0, -5.0, -0.04],
-            "pre_answer": [0.0, -1.0, -30.0, None], "exact_question, null": [-20.0, -10.0, 0.0, 0.0],
+            "exact_question": [-50.0, -40.0, -10.0, 2.5],
+            "subject": [-30.0, -45.0, -5.0, -0.04],
+            "pre_answer": [0.0, -1.0, -30.0, None],
+            "exact_question, null": [-20.0, -10.0, 0.0, 0.0],
         },
     },
     {
-        "id": "b", "question": "Who wrote Emma?", "answer": "Jane Austen", "label": "false", "pathway": "Q-Anchored",
-        "metric": "logit_diff", "change": "Δ logit_diff", "unit": "logit", "before": 0.9, "peak": 12.0, "at": 8,
-        "answer_tokens": [3], "tokens": ["Q:", " Emma", "A:", " Jane"],
+        "id": "b",
+        "question": "Who wrote Emma?",
+        "answer": "Jane Austen",
+        "label": "false",
+        "pathway": "Q-Anchored",
+        "metric": "logit_diff",
+        "change": "Δ logit_diff",
+        "unit": "logit",
+        "before": 0.9,
+        "peak": 12.0,
+        "at": 8,
+        "answer_tokens": [3],
+        "tokens": ["Q:", " Emma", "A:", " Jane"],
         "places": {"exact_question": [1], "pre_answer": [2]},
         "curves": {"exact_question": [1.0, 2.0, 12.0, 3.0], "pre_answer": [0.0, 0.0, 0.0, 0.0]},
     },
-]  # fmt: skip
+]
 DATA = {"heading": "Activation swap: m on d", "layers": [0, 4, 8, 29], "rows": ROWS}
 # A model as a notebook's: values, and who listens to their change.
 PAGE = """<!doctype html><html lang="en" {theme}><head><meta charset="utf-8"><title>explorer</title><style>{css}
@@ -144,12 +189,18 @@ document.body.append(told);
 def asked(folder, script, *, theme="", paper="white"):
     """What a script finds on a page with the explorer."""
     home = files("anchorlens.report")
-    source, css = (home.joinpath(f"explorer.{kind}").read_text(encoding="utf8") for kind in ("js", "css"))
+    source, css = (
+        home.joinpath(f"explorer.{kind}").read_text(encoding="utf8") for kind in ("js", "css")
+    )
     safe = [json.dumps(value).replace("</", "<\\/") for value in (DATA, source)]
     path = folder / "page.html"
-    made = PAGE.format(css=css, data=safe[0], source=safe[1], script=script, theme=theme, paper=paper)
+    made = PAGE.format(
+        css=css, data=safe[0], source=safe[1], script=script, theme=theme, paper=paper
+    )
     path.write_text(made, encoding="utf8")
-    found = re.search(r'<pre id="told"[^>]*>(.*?)</pre>', run(folder, 900, "--dump-dom", path.as_uri()), re.DOTALL)
+    found = re.search(
+        r'<pre id="told"[^>]*>(.*?)</pre>', run(folder, 900, "--dump-dom", path.as_uri()), re.DOTALL
+    )
     assert found is not None, "the page's script did not finish"
     told = json.loads(unescape(found[1]))
     assert told["faults"] == []
@@ -170,19 +221,30 @@ def test_the_slider_moves_tokens_numbers_and_the_line(tmp_path):
     """
     seen = asked(tmp_path, script)
     first, then, last = seen["first"], seen["then"], seen["last"]
-    wanted = {"exact_question": "−50.0", "subject": "−30.0", "pre_answer": "0.0", "exact_question, null": "−20.0"}
+    wanted = {
+        "exact_question": "−50.0",
+        "subject": "−30.0",
+        "pre_answer": "0.0",
+        "exact_question, null": "−20.0",
+    }
     assert first["numbers"] == [[name, value] for name, value in wanted.items()]
     assert [mark[0] for mark in first["marks"]] == [" capital", " <b>Peru</b>", "A:"]
     assert [mark[1] for mark in first["marks"]] == ["50%", "50%", "0%"]
     assert first["marks"][1][2] == "exact_question: −50.0; subject: −30.0, position 4"
     assert first["said"] == "layer 0"
-    assert then["numbers"][:3] == [["exact_question", "−10.0"], ["subject", "−5.0"], ["pre_answer", "−30.0"]]
+    assert then["numbers"][:3] == [
+        ["exact_question", "−10.0"],
+        ["subject", "−5.0"],
+        ["pre_answer", "−30.0"],
+    ]
     assert [mark[1] for mark in then["marks"]] == ["10%", "10%", "30%"]
     assert (then["output"], then["saved"]) == ("8", [{"example": "a", "layer": 8}])
     assert last["numbers"][2] == ["pre_answer", "not measured"]
     assert "At layer 29: exact_question +2.5, subject 0.0, pre_answer not measured" in last["label"]
     # Layers stand where they are, not one beside the other.
-    assert (then["here"] - first["here"]) / (last["here"] - first["here"]) == pytest.approx(8 / 29, abs=1e-3)
+    assert (then["here"] - first["here"]) / (last["here"] - first["here"]) == pytest.approx(
+        8 / 29, abs=1e-3
+    )
     assert seen["max"] == "3"
     assert "⏎" in seen["text"]
     assert seen["bold"] == 0, "what a question says is no markup"
@@ -210,8 +272,16 @@ def test_examples_are_searched_and_chosen(tmp_path):
     seen = asked(tmp_path, script)
     facts = "answer Lima · P before 0.520 · largest change −50.0 at layer 0"
     assert seen["first"] == ["2 of 2 examples", ["a", "b"], "a", facts]
-    assert seen["filtered"] == ["1 of 2 examples", ["a", "b"], "a", facts], "the shown example stays in the list"
-    other = "answer Jane Austen · which is false · pathway Q-Anchored · logit_diff before 0.900 · largest change +12.00 at layer 8"
+    assert seen["filtered"] == [
+        "1 of 2 examples",
+        ["a", "b"],
+        "a",
+        facts,
+    ], "the shown example stays in the list"
+    other = (
+        "answer Jane Austen · which is false · pathway Q-Anchored · logit_diff before 0.900 ·"
+        " largest change +12.00 at layer 8"
+    )
     assert seen["entered"] == {
         "said": ["1 of 2 examples", ["a", "b"], "b", other],
         "numbers": [["exact_question", "+1.00"], ["pre_answer", "0.00"]],
@@ -241,16 +311,22 @@ def test_controls_are_native_named_and_keep_a_notebooks_keys_away(tmp_path):
     seen = asked(tmp_path, script)
     assert (seen["heard"], seen["lab"]) == (0, True)
     assert seen["named"] == [
-        ["INPUT", "search", "Search", 0], ["SELECT", "select-one", "Example", 0], ["INPUT", "range", "Layer", 0],
-    ]  # fmt: skip
+        ["INPUT", "search", "Search", 0],
+        ["SELECT", "select-one", "Example", 0],
+        ["INPUT", "range", "Layer", 0],
+    ]
     assert seen["clicked"] == 8
     assert seen["after"] == "8", "a view that was closed listens no more"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("theme", "paper"), [("theme=light", "rgb(255, 255, 255)"), ("theme=dark", "rgb(17, 17, 17)")])
+@pytest.mark.parametrize(
+    ("theme", "paper"), [("theme=light", "rgb(255, 255, 255)"), ("theme=dark", "rgb(17, 17, 17)")]
+)
 def test_what_is_written_can_be_read_in_both_themes(tmp_path, theme, paper):
-    """Contrast of the text, of its lines and of the strongest tint with what lies behind them: 4.5 and 3, as WCAG asks."""
+    """Contrast of the text, of its lines and of the strongest tint with what lies behind them: 4.5
+    and 3, as WCAG asks.
+    """
     script = """
     const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
     const over = (colour, ground) => {

@@ -1,5 +1,7 @@
 """Status of a claim by its interval, and claims of several sweeps together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,13 +10,24 @@ from scipy import stats
 from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
 from anchorlens.results.claims import Claim, Looks, claim_statements
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates
-from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, REVERSED, SPECIFIC, STANDS, TOO_FEW, Finding, Findings, status_of
+from anchorlens.results.findings import (
+    BEYOND_POSITIONS,
+    DESCRIPTION,
+    NOT_DETECTED,
+    REVERSED,
+    SPECIFIC,
+    STANDS,
+    TOO_FEW,
+    Finding,
+    Findings,
+    claim_status,
+)
 from anchorlens.statistics.bands import band, p_values
 from anchorlens.statistics.resamples import Resamples
 
 
 def fact(value, low, high, n=40):
-    return LayerEstimate(value, low, high, low, high, n)
+    return LayerEstimate(value, low, high, low, high, n, n)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +44,7 @@ def fact(value, low, high, n=40):
     ],
 )
 def test_status_of_a_claim(one, sign, floor, status):
-    assert status_of(one, sign, floor) == status
+    assert claim_status(one, sign=sign, floor=floor) == status
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -40,30 +53,41 @@ def test_looks_have_intervals_of_the_bonferroni_level_and_p_values_that_agree_wi
     draws = Resamples.of(np.arange(30), n_resamples=400, seed=0)
     names = [f"contrast {i}" for i in range(n)]
     claims = {name: Claim("placebo", -1) for name in names}
-    estimates = {name: draws.means(rng.normal(-0.4, 1, (30, 1)), np.full((30, 1), True)) for name in names}
+    estimates = {
+        name: draws.means(rng.normal(-0.4, 1, (30, 1)), np.full((30, 1), True)) for name in names
+    }
     looks = Looks.of(estimates, claims, 5)
     assert looks.level == 1 - 0.05 / n
     for name, one in estimates.items():
         made = band(one, level=looks.level)
-        assert (looks.facts[name, "placebo"].low, looks.facts[name, "placebo"].high) == (made.low[0], made.high[0])
+        assert (looks.facts[name, "placebo"].low, looks.facts[name, "placebo"].high) == (
+            made.low[0],
+            made.high[0],
+        )
         of_t = 2 * stats.t.sf(abs(one.value[0]) / (one.draws.std() * np.sqrt(30 / 29)), 29)
         assert looks.p[name] == pytest.approx(max(of_t, p_values(one)[0]))
         assert looks.p[name] >= 0.05 / n or made.high[0] < 0 or made.low[0] > 0
 
 
 def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():
-    """A value within the noise floor makes the others several looks; an area under the curve has no such floor."""
+    """A value within the noise floor makes the others several looks; an area under the curve has no
+    such floor.
+    """
     claims = {"delta_p": Claim("placebo", -1), "auc_drop": Claim("placebo", -1, alone="auc_after")}
-    facts = LayerEstimates({
-        ("delta_p", "placebo"): fact(-5, -9, -1), ("auc_drop", "placebo"): fact(-0.2, -0.3, -0.1),
-        ("auc_after", "placebo"): fact(0.9, 0.8, 1.0),
-    })  # fmt: skip
+    facts = LayerEstimates(
+        {
+            ("delta_p", "placebo"): fact(-5, -9, -1),
+            ("auc_drop", "placebo"): fact(-0.2, -0.3, -0.1),
+            ("auc_after", "placebo"): fact(0.9, 0.8, 1.0),
+        }
+    )
     close = LayerEstimates({key: one._replace(high=0.05) for key, one in facts.items()})
     looks = Looks(0.975, close, {"delta_p": 0.03, "auc_drop": 0.01})
     both = claim_statements(claims, facts, looks, 4, floor=1.0)
     assert [(one.status, one.level, one.p, one.control_value) for one in both] == [
-        (STANDS, 0.95, 0.03, None), (STANDS, 0.95, 0.02, 0.9),
-    ]  # fmt: skip
+        (STANDS, 0.95, 0.03, None),
+        (STANDS, 0.95, 0.02, 0.9),
+    ]
     facts["delta_p", "placebo"] = fact(5, 1, 9)
     assert [one.p for one in claim_statements(claims, facts, looks, 4)] == [0.06, 0.02]
     facts["delta_p", "placebo"] = fact(-5, -9, -1)
@@ -75,7 +99,8 @@ def sweep(at, *claims, protocol="knockout"):
     """Names and findings of a sweep with claims of these status and p-value."""
     names = {"run_id": str(at), "protocol": protocol, "model": "m", "dataset": f"set {at}"}
     statements = [
-        Finding(f"c{i}", status, (7,), -1.0, -2.0, 0.5, 40, p=p, control="random_tokens") for i, (status, p) in enumerate(claims)
+        Finding(f"c{i}", status, (7,), -1.0, -2.0, 0.5, 40, p=p, control="random_tokens")
+        for i, (status, p) in enumerate(claims)
     ]
     return names, Findings((*statements, Finding("all_contrasts", STANDS, (3,))))
 
@@ -89,24 +114,51 @@ def test_claims_of_several_sweeps_are_adjusted_together():
         ]
     )
     assert list(frame["p_holm"]) == pytest.approx([0.04, 0.3, 0.3, 0.024, 0.06, 0.002])
-    assert list(frame["status"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, NOT_DETECTED, SPECIFIC]
-    assert list(frame["status_alone"]) == [STANDS, NOT_DETECTED, DESCRIPTION, REVERSED, STANDS, SPECIFIC]
-    said = "Adjusted by Holm over 2 sweeps with 6 claims: 4 stand in their sweep alone, 3 of them after the adjustment."
+    assert list(frame["status"]) == [
+        STANDS,
+        NOT_DETECTED,
+        DESCRIPTION,
+        REVERSED,
+        NOT_DETECTED,
+        SPECIFIC,
+    ]
+    assert list(frame["status_alone"]) == [
+        STANDS,
+        NOT_DETECTED,
+        DESCRIPTION,
+        REVERSED,
+        STANDS,
+        SPECIFIC,
+    ]
+    said = (
+        "Adjusted by Holm over 2 sweeps with 6 claims: 4 stand in their sweep alone, 3 of them"
+        " after the adjustment."
+    )
     assert adjustment_text(frame) == said
     heads, rows = claim_rows(frame)
-    assert [row[-1] for row in rows] == [STANDS, REVERSED, "not detected after Holm over 2 sweeps", SPECIFIC]
+    assert [row[-1] for row in rows] == [
+        STANDS,
+        REVERSED,
+        "not detected after Holm over 2 sweeps",
+        SPECIFIC,
+    ]
     assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1.0", "0.020", "0.040", STANDS]
     assert len(heads) == len(rows[0])
 
 
 def test_a_sweep_in_which_every_claim_stands_passes_its_level_on():
     """Levels of three sweeps: 0.05 / 3, then 0.05 / 2 for those that are left, then 0.05."""
-    whole, half = sweep(0, (STANDS, 0.01), (STANDS, 0.016)), sweep(1, (STANDS, 0.024), (NOT_DETECTED, 0.2))
+    whole, half = (
+        sweep(0, (STANDS, 0.01), (STANDS, 0.016)),
+        sweep(1, (STANDS, 0.024), (NOT_DETECTED, 0.2)),
+    )
     frame = adjust_findings([whole, half, sweep(2, (STANDS, 0.024))])
     assert list(frame["p_holm"]) == pytest.approx([0.03, 0.048, 0.048, 0.2, 0.048])
-    (open_, *_) = adjust_findings([sweep(0, (STANDS, 0.01), (NOT_DETECTED, 0.2)), half])["p_holm"]
+    open_, *_ = adjust_findings([sweep(0, (STANDS, 0.01), (NOT_DETECTED, 0.2)), half])["p_holm"]
     assert open_ == pytest.approx(0.02)
-    assert list(adjust_findings([sweep(at, (STANDS, 0.024)) for at in range(3)])["p_holm"]) == pytest.approx([0.072] * 3)
+    assert list(
+        adjust_findings([sweep(at, (STANDS, 0.024)) for at in range(3)])["p_holm"]
+    ) == pytest.approx([0.072] * 3)
 
 
 def test_claims_of_a_single_sweep_are_not_adjusted():
@@ -117,3 +169,49 @@ def test_claims_of_a_single_sweep_are_not_adjusted():
     assert claim_rows(frame)[1] == []
     pd.testing.assert_index_equal(adjust_findings([]).columns, frame.columns)
     assert adjustment_text(adjust_findings([])) == ""
+
+
+def test_swaps_and_grids_are_adjusted_and_a_small_p_value_claims_nothing():
+    def of(at, protocol, *statements):
+        names = {"run_id": str(at), "protocol": protocol, "model": "m", "dataset": "d"}
+        return names, Findings(statements)
+
+    less = {"quantity": "delta_p_minus_null", "control": "same_role", "anchor": "subject"}
+    swap = of(
+        0,
+        "swap",
+        Finding(
+            **less,
+            status=BEYOND_POSITIONS,
+            layers=(3, 4),
+            value=-9.0,
+            low=-12.0,
+            high=-6.0,
+            n=30,
+            p=0.002,
+        ),
+        Finding(
+            **less | {"anchor": "property"},
+            status=NOT_DETECTED,
+            layers=(5,),
+            value=-0.004,
+            low=-0.01,
+            high=0.002,
+            n=30,
+            p=0.001,
+        ),
+    )
+    # A claim of 12 groups names no place and no layer.
+    grid = of(1, "patch", Finding(quantity="effect", status=STANDS, n=12, p=0.04))
+    frame = adjust_findings([swap, grid])
+    assert list(frame["anchor"]) == ["subject", "property", ""]
+    assert frame["layer"].isna().tolist() == [False, False, True]
+    assert list(frame["p_holm"]) == pytest.approx([0.004, 0.002, 0.04])
+    assert list(frame["status"]) == [BEYOND_POSITIONS, NOT_DETECTED, STANDS]
+    lost = adjust_findings([swap, grid, of(2, "patch", replace(grid[1].statements[0], p=0.5))])
+    assert list(lost["status"])[2:] == [NOT_DETECTED, NOT_DETECTED]
+    said = "Adjusted by Holm over 2 sweeps with 3 claims: 2 stand in their sweep alone, 2 of them"
+    assert adjustment_text(frame).startswith(said)
+    _, rows = claim_rows(frame)
+    assert rows[0][1:4] == ["delta_p_minus_null (subject, same_role)", "3", "-9.0"]
+    assert rows[1][1:4] == ["effect", "", ""]

@@ -1,6 +1,7 @@
 """A sweep's result: what it says of itself."""
 
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 import anchorlens as al
 from anchorlens.cli.entry import cli
 from anchorlens.errors import InputError
+from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_KEYS, answer_first
 from tests.questions.make import capitals, refused
 
@@ -28,16 +30,40 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     assert text.startswith(sweep.verdict)
     lines = text.removeprefix(sweep.verdict).splitlines()[1:]
     assert len(lines) <= 10 and max(map(len, lines)) <= 100
-    assert sweep._repr_html_().startswith("<pre")
+    assert "<pre" not in sweep._repr_html_()
     assert "readout first_token" in text
     assert "dropped: none" in text
     assert "<table" in sweep._repr_html_()
     assert "n = 5" in sweep._repr_html_()
-    assert "<pre style='white-space: pre-wrap; word-break: normal'>Nothing is claimed" in sweep._repr_html_()
+    assert sweep._repr_html_().startswith("<p><b>Nothing is claimed")
+
+
+def test_the_verdict_in_a_notebook_is_a_table_with_the_cells_of_the_text(sweep):
+    findings = Findings(
+        headline="P <falls>.",
+        warnings=("Beware: few.",),
+        rows=(("exact_question", "-9.7 [-19.3, +1.1]"), ("pre_answer", "+0.2 [-1.0, +1.4]")),
+        columns=("anchor", "curve minus null"),
+        notes=("At layers 3-8.",),
+    )
+    shown = replace(sweep, _memo={**sweep._memo, "findings": findings})
+    page = shown._repr_html_()
+    table = page[: page.index("</table>")]
+    assert re.findall(r"<th [^>]*>(.*?)</th>", table) == list(findings.columns)
+    cells = [cell.replace("-", "−") for row in findings.rows for cell in row]
+    assert re.findall(r"<td [^>]*>(.*?)</td>", table) == cells
+    assert table.count("<tr>") == 3
+    assert page.startswith("<p>Beware: few.</p><p><b>P &lt;falls&gt;.</b></p><table>")
+    assert "<p>At layers 3-8.</p>" in page
+    assert str(shown).startswith("Beware: few.\nP <falls>.\n  anchor ")  # text in a terminal
 
 
 def test_names_of_model_and_data_are_no_markup_in_a_notebook(sweep):
-    record = {**sweep.record, "model": {"name": "<script>m</script>"}, "data": {"name": "<img src=x>"}}
+    record = {
+        **sweep.record,
+        "model": {"name": "<script>m</script>"},
+        "data": {"name": "<img src=x>"},
+    }
     page = replace(sweep, record=record)._repr_html_()
     assert "&lt;script&gt;m&lt;/script&gt; on &lt;img src=x&gt;, n = 5" in page
     assert "<script" not in page
@@ -58,51 +84,73 @@ def test_curves_of_the_logit_difference_are_those_of_the_two_columns(sweep, tmp_
     samples = sweep.samples()
     change = samples["logit_diff_after"] - samples["logit_diff_before"]
     key = ["control", "anchor", "layer"]
-    wanted = change.groupby([samples[name] for name in (*key, "example_id")]).mean().groupby(key).mean()
+    wanted = (
+        change.groupby([samples[name] for name in (*key, "example_id")]).mean().groupby(key).mean()
+    )
     for row in found.itertuples():
         assert row.effect == pytest.approx(wanted[row.control, row.anchor, row.layer])
         assert row.ci_low <= row.effect <= row.ci_high or pd.isna(row.ci_low)
     joined = sweep.samples_with_inputs(controls=True, metric="logit_diff")
-    assert (joined["effect"] - (joined["logit_diff_after"] - joined["logit_diff_before"])).abs().max() == 0
+    assert (
+        joined["effect"] - (joined["logit_diff_after"] - joined["logit_diff_before"])
+    ).abs().max() == 0
     assert set(sweep.curves(controls=True)["metric"]) == {"p"}
     (again,) = al.load_run(sweep.save(tmp_path / "run"))
     pd.testing.assert_frame_equal(again.curves(controls=True, metric="logit_diff"), found)
     figure = al.plot_curves(sweep, metric="logit_diff")
-    assert figure.layout.yaxis.title.text == "Δ logit_diff (logit)"
+    assert figure.layout.yaxis.title.text == "Δ logit_diff (logits)"
     out = tmp_path / "figure.html"
-    drawn = CliRunner().invoke(cli, ["figure", str(tmp_path / "run"), "--metric", "logit_diff", "--out", str(out)])
+    drawn = CliRunner().invoke(
+        cli, ["figure", str(tmp_path / "run"), "--metric", "logit_diff", "--out", str(out)]
+    )
     assert drawn.exit_code == 0, drawn.output
     assert out.is_file()
 
 
 def test_a_share_is_mean_delta_p_over_mean_p_before_with_pointwise_intervals(sweep):
-    """The interval is that of the ratio over resamples of questions: with equal shares in all questions it has no width."""
+    """The interval is that of the ratio over resamples of questions: with equal shares in all
+    questions it has no width.
+    """
     found, points = sweep.curves(controls=True, metric="share"), sweep.curves(controls=True)
     assert (set(found["metric"]), set(found["unit"])) == ({"share"}, {"% of P before"})
-    np.testing.assert_allclose(found["effect"], points["effect"] / points["p_before"])
+    np.testing.assert_allclose(found["effect"], points["effect"] / points["value_before"])
     assert found["sim_low"].isna().all() and (found["ci_low"] <= found["effect"]).all()
     equal = sweep.samples(all_columns=True).assign(effect=lambda frame: -60 * frame["value_before"])
     same = (
-        type(sweep).make(sweep.protocol, equal, sweep.examples(all_columns=True), sweep.record, sweep.run_id).curves(metric="share")
+        type(sweep)
+        .make(sweep.protocol, equal, sweep.examples(all_columns=True), sweep.record, sweep.run_id)
+        .curves(metric="share")
     )
     np.testing.assert_allclose(same[["effect", "ci_low", "ci_high"]], -60)
     with refused(InputError, "metric='share': not in this sweep", "metric"):
         sweep.samples(metric="share")
 
 
+DESCRIBED = {"anchor_difference", "delta_logit_diff", "donor_p_change", "interchange_accuracy"}
+
+
 @pytest.mark.parametrize("control", ["same_role", "norm_matched"])
 def test_an_anchor_less_its_null_is_paired_by_question(sweep, control):
-    """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the difference."""
+    """``delta_p_minus_null``: the donor that measured both, and the mean over questions of the
+    difference.
+    """
     contrasts = sweep.contrasts(all_columns=True)
     assert sorted(contrasts.columns) == sorted(CONTRAST_COLUMNS)
-    assert set(contrasts["quantity"]) == {"delta_p_minus_null", "anchor_difference"}
-    contrasts = contrasts[(contrasts["quantity"] == "delta_p_minus_null") & (contrasts["control"] == control)]
+    assert set(contrasts["quantity"]) == {
+        "delta_p_minus_null",
+        "delta_logit_diff_minus_null",
+        "donor_p_minus_null",
+        *DESCRIBED,
+    }
+    contrasts = contrasts[
+        (contrasts["quantity"] == "delta_p_minus_null") & (contrasts["control"] == control)
+    ]
     assert set(contrasts["anchor"]) == set(sweep.anchors)
     samples = sweep.samples()
     null = samples[samples["control"] == control]
-    both = samples[samples["control"] == "none"].merge(
-        null, on=["example_id", "donor_id", "anchor", "layer"], suffixes=("", "_null")
-    )
+    keys = ["example_id", "question_id", "donor_id", "anchor", "layer"]
+    null = null.groupby(keys, as_index=False)["effect"].mean()  # over draws
+    both = samples[samples["control"] == "none"].merge(null, on=keys, suffixes=("", "_null"))
     assert len(both) == len(null) < (samples["control"] == "none").sum()
     wanted = (both["effect"] - both["effect_null"]).groupby([both["anchor"], both["layer"]]).mean()
     for row in contrasts.itertuples():
@@ -113,24 +161,54 @@ def test_an_anchor_less_its_null_is_paired_by_question(sweep, control):
 
 def test_without_a_null_anchors_are_compared_with_each_other_alone(tiny_model):
     alone = al.swap_sweep(tiny_model("llama"), capitals(3), n_null_donors=0, **OPTIONS)
-    assert set(alone.contrasts()["quantity"]) == {"anchor_difference"}
+    assert set(alone.contrasts()["quantity"]) == DESCRIBED
     assert sorted(alone.contrasts(all_columns=True).columns) == sorted(CONTRAST_COLUMNS)
 
 
-LEAD = ["anchor", "layer", "effect", "ci_low", "ci_high", "p_before", "n"]
+LEAD = ["anchor", "layer", "effect", "ci_low", "ci_high", "value_before", "n"]
 
 
 def test_frames_show_what_was_found_first(sweep, monkeypatch):
     """In a terminal of 80 columns, and in a notebook, which shows ten columns from either end."""
     assert list(sweep.curves().columns)[: len(LEAD)] == LEAD
-    assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == [*LEAD[:3], "control", *LEAD[3:]]
-    assert list(sweep.samples().columns)[:5] == ["example_id", "layer", "effect", "control", "anchor"]
-    assert list(sweep.contrasts().columns)[:5] == ["quantity", "layer", "value", "control", "anchor"]
-    assert list(sweep.examples().columns)[:5] == ["example_id", "role", "question", "answer", "label"]
+    assert list(sweep.curves(controls=True).columns)[: len(LEAD) + 1] == [
+        *LEAD[:3],
+        "control",
+        *LEAD[3:],
+    ]
+    assert list(sweep.samples().columns)[:5] == [
+        "example_id",
+        "layer",
+        "effect",
+        "control",
+        "anchor",
+    ]
+    assert list(sweep.contrasts().columns)[:5] == [
+        "quantity",
+        "layer",
+        "value",
+        "control",
+        "anchor",
+    ]
+    assert list(sweep.examples().columns)[:5] == [
+        "example_id",
+        "role",
+        "question",
+        "answer",
+        "label",
+    ]
     assert list(sweep.summary().columns)[:3] == ["anchor", "max_layer", "effect"]
-    monkeypatch.setattr("pandas.io.formats.format.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr(
+        "pandas.io.formats.format.get_terminal_size", lambda: os.terminal_size((80, 24))
+    )
     frames = {
-        "effect": (sweep.curves(), sweep.curves(controls=True), sweep.samples(), sweep.samples_with_inputs(), sweep.summary()),
+        "effect": (
+            sweep.curves(),
+            sweep.curves(controls=True),
+            sweep.samples(),
+            sweep.samples_with_inputs(),
+            sweep.summary(),
+        ),
         "value": (sweep.contrasts(),),
     }
     for column, shown in frames.items():
@@ -151,7 +229,9 @@ def test_what_is_the_same_in_every_row_comes_last(sweep):
     assert sorted(answer_first(two)) == sorted(two.columns)
     one = sweep.curves().query("anchor == 'exact_question'")
     assert answer_first(one)[: len(LEAD)] == LEAD
-    rows = one.assign(pathway="Q-Anchored").pipe(lambda q: pd.concat([q, q.assign(pathway="A-Anchored")]))
+    rows = one.assign(pathway="Q-Anchored").pipe(
+        lambda q: pd.concat([q, q.assign(pathway="A-Anchored")])
+    )
     assert answer_first(rows)[: len(LEAD)] == ["pathway", *LEAD[1:]]
 
 
@@ -174,7 +254,13 @@ def test_figures_draw_curves_without_their_empty_columns(sweep):
 
 
 def test_what_is_given_out_is_a_copy(sweep):
-    for frame in (sweep.samples, sweep.examples, sweep.curves, sweep.contrasts, sweep.samples_with_inputs):
+    for frame in (
+        sweep.samples,
+        sweep.examples,
+        sweep.curves,
+        sweep.contrasts,
+        sweep.samples_with_inputs,
+    ):
         before = frame()
         changed = frame()
         changed.iloc[:, 0] = "spoilt"

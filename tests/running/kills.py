@@ -3,15 +3,16 @@
     python -m tests.running.kills 50
 
 1. ``50`` times at random moments of the measurement and the final write.
-2. At every file operation of the final write, from the first temporary file to the removal of the last part: of a new run, of a run
-   that replaces an older one, and of a result that is saved over an older run.
-3. ``50`` times at random system calls that change files, from the first to the last of a command that replaces an older run: a new
-   sweep, a merge, and a sweep that was stopped before (Linux).
-4. Two processes in two namespaces of process ids, as in two containers, save, measure and read one run ``50`` times each; one of
-   them is killed again and again (Linux, if the system allows it).
+2. At every file operation of the final write, from the first temporary file to the removal of the
+   last part: of a new run, of a run that replaces an older one, and of a result that is saved over
+   an older run.
+3. ``50`` times at random system calls that change files, from the first to the last of a command
+   that replaces an older run: a new sweep, a merge, and a sweep that was stopped before (Linux).
+4. Two processes in two namespaces of process ids, as in two containers, save, measure and read one
+   run ``50`` times each; one of them is killed again and again (Linux, if the system allows it).
 
-Children are forked from a process that has loaded the model, so that a kill hits the measuring and writing and not the start. They
-are killed as ``kill -9`` does it.
+Children are forked from a process that has loaded the model, so that a kill hits the measuring and
+writing and not the start. They are killed as ``kill -9`` does it.
 """
 
 import argparse
@@ -37,7 +38,7 @@ import torch
 import anchorlens as al
 from anchorlens.errors import RunError
 from anchorlens.protocols import base as plug
-from anchorlens.results import saving
+from anchorlens.running import saving
 from anchorlens.runs.checksums import find_changed_files
 from anchorlens.runs.files import parts_of, shards_in
 from anchorlens.runs.final_write import find_run
@@ -47,17 +48,32 @@ from anchorlens.runs.status import status_of
 from tests.questions.make import capitals
 from tests.running.system_calls import run_and_kill
 
-OPTIONS = {"align": "last", "n_donors": 2, "batch_size": 1, "n_spot_checks": 4, "n_resamples": 50, "progress": False}
+OPTIONS = {
+    "align": "last",
+    "n_donors": 2,
+    "batch_size": 1,
+    "n_spot_checks": 4,
+    "n_resamples": 50,
+    "progress": False,
+}
 TABLES = ("samples", "examples", "curves", "contrasts")
 WRITES = ("new", "replaced", "saved")
-"""Final writes: of a new run, of one that replaces an older run, and of a result that is saved over an older run."""
+"""Final writes: of a new run, of one that replaces an older run, and of a result that is saved over
+an older run.
+"""
 COMMANDS = ("replaced", "merged", "resumed")
-"""Commands that replace an older run: a new sweep, one that merges the parts of two machines, and one that was stopped before."""
+"""Commands that replace an older run: a new sweep, one that merges the parts of two machines, and
+one that was stopped before.
+"""
 # What a process may be told about a run that another one writes.
 _REASONS = (
-    "Another process is writing", "was replaced by another process while it was read", "already holds a run",
-    "holds an unfinished run", "does not exist", "is not a run, and",
-)  # fmt: skip
+    "Another process is writing",
+    "was replaced by another process while it was read",
+    "already holds a run",
+    "holds an unfinished run",
+    "does not exist",
+    "is not a run, and",
+)
 _NEW_USER, _NEW_PROCESS_IDS = 0x10000000, 0x20000000
 # Events of the interpreter before a file operation; a flush has none.
 _OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link")
@@ -65,11 +81,15 @@ _OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.lin
 
 def hashes(run):
     """Name -> hash of each table of a run."""
-    return {name: hashlib.sha256((run / f"{name}.parquet").read_bytes()).hexdigest() for name in TABLES}
+    return {
+        name: hashlib.sha256((run / f"{name}.parquet").read_bytes()).hexdigest() for name in TABLES
+    }
 
 
 def interrupt(after, act=None):
-    """Raise KeyboardInterrupt, or call a function, when so many shards have been written in this process."""
+    """Raise KeyboardInterrupt, or call a function, when so many shards have been written in this
+    process.
+    """
     patch, right, kept = pytest.MonkeyPatch(), SweepJournal.write, []
 
     def write(self, number, *rest):
@@ -103,7 +123,8 @@ def kills(model, folder, n, seed):
     """Kill ``n`` times.
 
     Returns:
-        Shards that were there at each kill, how often the run was finished and begun again meanwhile, and what differed.
+        Shards that were there at each kill, how often the run was finished and begun again
+        meanwhile, and what differed.
     """
     rng, data = random.Random(seed), capitals(40)
     whole, out = folder / "whole", folder / "killed"
@@ -133,7 +154,9 @@ def kills(model, folder, n, seed):
 
 
 def at_operation(folder, number, counted=None):
-    """From the final write on, kill this process before a file operation below a folder; ``counted``: file for their count."""
+    """From the final write on, kill this process before a file operation below a folder;
+    ``counted``: file for their count.
+    """
     seen, write, flush = [], saving.write_run, os.fsync
 
     def operation(*_):
@@ -171,15 +194,22 @@ def _found(out, old, new):
 
 
 def write_kills(model, home, kind, share=1.0, seed=0):
-    """Kill a final write before each of its file operations, or before a random share of them, and continue.
+    """Kill a final write before each of its file operations, or before a random share of them, and
+    continue.
 
     Returns:
         What a reader found after each kill: the ``old`` run, the ``new`` one, or ``parts`` alone.
 
     Raises:
-        AssertionError: If a run is damaged or lost, if a file of others is lost, or if a temporary file is left at the end.
+        AssertionError: If a run is damaged or lost, if a file of others is lost, or if a temporary
+            file is left at the end.
     """
-    start, folder, whole, count = home / f"start-{kind}", home / kind, home / f"whole-{kind}", home / "count"
+    start, folder, whole, count = (
+        home / f"start-{kind}",
+        home / kind,
+        home / f"whole-{kind}",
+        home / "count",
+    )
     sweep, out = partial(al.swap_sweep, model, capitals(6), **OPTIONS), folder / "a"
     result = sweep(out=whole)
     old = wanted = hashes(whole)
@@ -215,13 +245,16 @@ def write_kills(model, home, kind, share=1.0, seed=0):
 
 
 def system_call_kills(model, home, kind, n, seed=0):
-    """Kill a command ``n`` times before a random system call that changes a file, while it replaces an older run; then repeat it.
+    """Kill a command ``n`` times before a random system call that changes a file, while it replaces
+    an older run; then repeat it.
 
     Returns:
-        The number of such calls, and what a reader found after each kill: the ``old`` run or the ``new`` one.
+        The number of such calls, and what a reader found after each kill: the ``old`` run or the
+        ``new`` one.
 
     Raises:
-        AssertionError: If a reader changes anything, a run is damaged or lost, a file of others is lost, or a temporary file stays.
+        AssertionError: If a reader changes anything, a run is damaged or lost, a file of others is
+            lost, or a temporary file stays.
     """
     start, folder = home / f"calls-start-{kind}", home / f"calls-{kind}"
     sweep, out = partial(al.swap_sweep, model, capitals(6), **OPTIONS), folder / "a"
@@ -310,7 +343,8 @@ def start_in_own_namespace(work):
 
 
 def one_run_in_two_namespaces(model, home, n, seed=0):
-    """Let two processes, each the first of its namespace of process ids, save, measure and read one run ``n`` times each.
+    """Let two processes, each the first of its namespace of process ids, save, measure and read one
+    run ``n`` times each.
 
     The second one is killed after a random time and started again, until both are finished.
 
@@ -318,14 +352,17 @@ def one_run_in_two_namespaces(model, home, n, seed=0):
         How often each action ended in which way, and the number of kills.
 
     Raises:
-        AssertionError: If a reader finds another run than one of the two that are written, or a message is none of the expected.
+        AssertionError: If a reader finds another run than one of the two that are written, or a
+            message is none of the expected.
         OSError: If the system allows no namespace.
     """
     folder, rng = home / "shared", random.Random(seed)
     out, context = folder / "a", multiprocessing.get_context("fork")
     sweep = partial(al.swap_sweep, model, capitals(6), **OPTIONS)
     results = [sweep(seed=number) for number in (0, 1)]
-    written = [hashes(result.save(home / f"shared-{number}")) for number, result in enumerate(results)]
+    written = [
+        hashes(result.save(home / f"shared-{number}")) for number, result in enumerate(results)
+    ]
     ids = {result.run_id for result in results}
     results[0].save(out)
     (out / "notes.txt").write_text("mine")
@@ -333,7 +370,9 @@ def one_run_in_two_namespaces(model, home, n, seed=0):
     def read():
         (found,) = al.load_run(out)
         assert found.run_id in ids
-        assert found.samples().equals(results[[one.run_id for one in results].index(found.run_id)].samples())
+        assert found.samples().equals(
+            results[[one.run_id for one in results].index(found.run_id)].samples()
+        )
 
     actions = {
         "save": lambda: results[rng.randrange(2)].save(out, overwrite=True),
@@ -352,7 +391,9 @@ def one_run_in_two_namespaces(model, home, n, seed=0):
                 actions[name]()
                 ends[name, "done"] += 1
             except RunError as why:
-                ends[name, next((reason for reason in _REASONS if reason in str(why)), str(why))] += 1
+                ends[
+                    name, next((reason for reason in _REASONS if reason in str(why)), str(why))
+                ] += 1
         return ends
 
     answer, n_kills = context.SimpleQueue(), 0
@@ -382,16 +423,21 @@ def _system_calls_and_namespaces(model, home, n, seed):
         total, found = system_call_kills(model, home, kind, len(range(i, n, len(COMMANDS))), seed)
         counts = ", ".join(f"{name} {found.count(name)}" for name in ("old", "new"))
         sys.stdout.write(
-            f"older run, {kind}: {len(found)} kills at {total} system calls that change files; a reader finds: {counts}\n"
+            f"older run, {kind}: {len(found)} kills at {total} system calls that change files; a"
+            f" reader finds: {counts}\n"
         )
     ends, n_kills = one_run_in_two_namespaces(model, home, n, seed)
-    sys.stdout.write(f"one run in two namespaces of process ids: {n_kills} kills of one; actions of the other:\n")
+    sys.stdout.write(
+        f"one run in two namespaces of process ids: {n_kills} kills of one; actions of the other:\n"
+    )
     for (name, said), count in sorted(ends.items()):
         sys.stdout.write(f"  {name}: {said} {count}\n")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kills", type=int, nargs="?", default=50)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -403,13 +449,17 @@ def main() -> int:
         model = al.load_model(str(save_tiny("llama", Path(made) / "tiny")), device="cpu")
         there, finished, differing = kills(model, Path(made), args.kills, args.seed)
         sys.stdout.write(
-            f"{len(there)} kills, at {', '.join(map(str, there))} shards; finished {finished} times; differing tables: {differing}\n"
+            f"{len(there)} kills, at {', '.join(map(str, there))} shards; finished {finished}"
+            f" times; differing tables: {differing}\n"
         )
         plug._SHARD_FLOP = 1.0
         for kind in WRITES:
             found = write_kills(model, Path(made), kind)
             counts = ", ".join(f"{name} {found.count(name)}" for name in ("parts", "old", "new"))
-            sys.stdout.write(f"final write, {kind}: killed before each of {len(found)} file operations; a reader finds: {counts}\n")
+            sys.stdout.write(
+                f"final write, {kind}: killed before each of {len(found)} file operations; a reader"
+                f" finds: {counts}\n"
+            )
         if sys.platform == "linux":
             _system_calls_and_namespaces(model, Path(made), args.kills, args.seed)
     return 1 if differing or not finished else 0

@@ -5,8 +5,8 @@ import warnings
 import torch
 
 import anchorlens as al
-from anchorlens.engine.cone import ConeEngine
 from anchorlens.runs.schema import CELL
+from tests.engine.replace_swaps import replace_swaps, right_swaps
 from tests.questions.make import capitals
 
 OPTIONS = {"align": "last", "n_donors": 2, "seed": 1, "progress": False}
@@ -21,16 +21,18 @@ def delta_p(result):
 
 
 def running_out(monkeypatch, too_large):
-    """The engine has no memory for batches that ``too_large`` names; returns the sizes that went through."""
-    right, through = ConeEngine.run_swaps, []
+    """The engine has no memory for batches that ``too_large`` names; returns the sizes that went
+    through.
+    """
+    through = []
 
     def run(self, batch, **options):
         if too_large(len(batch.tokens.ids), len(options["layers"])):
             raise torch.OutOfMemoryError("out of memory")
         through.append((len(batch.tokens.ids), len(options["layers"])))
-        return right(self, batch, **options)
+        return right_swaps(self, batch, **options)
 
-    monkeypatch.setattr(ConeEngine, "run_swaps", run)
+    replace_swaps(monkeypatch, run)
     return through
 
 

@@ -1,4 +1,6 @@
-"""Run a function in a child process, and kill it before one of the system calls with which it changes files (Linux)."""
+"""Run a function in a child process, and kill it before one of the system calls with which it
+changes files (Linux).
+"""
 
 import ctypes
 import os
@@ -10,7 +12,8 @@ from collections.abc import Callable
 _TRACE_ME, _CONTINUE_TO_CALL, _SET_OPTIONS, _GET_CALL = 0, 24, 0x4200, 0x420E
 _MARK_CALLS, _KILL_WITH_PARENT = 1, 0x100000
 _MARK = 0x80
-# Numbers of write, pwrite64, writev, flock, fsync, fdatasync, ftruncate, link*, mkdir*, rename*, rmdir, unlink*.
+# Numbers of write, pwrite64, writev, flock, fsync, fdatasync, ftruncate, link*, mkdir*, rename*,
+# rmdir, unlink*.
 _CHANGES = {
     "x86_64": {1, 18, 20, 73, 74, 75, 77, 82, 83, 84, 86, 87, 258, 263, 264, 265, 316},
     "aarch64": {64, 68, 66, 32, 82, 83, 46, 37, 34, 38, 276, 35},
@@ -19,7 +22,9 @@ _OPENAT = {"x86_64": 257, "aarch64": 56}
 
 
 class _Call(ctypes.Structure):
-    """The kernel's ``struct ptrace_syscall_info`` at the entry of a call; the arguments follow the number."""
+    """The kernel's ``struct ptrace_syscall_info`` at the entry of a call; the arguments follow the
+    number.
+    """
 
     _fields_ = (
         ("operation", ctypes.c_uint8),
@@ -36,10 +41,12 @@ def run_and_kill(work: Callable[[], object], kill_at: int | None = None) -> tupl
 
     Args:
         work: Function of the child.
-        kill_at: Number of the system call before which the child is killed; counted from 0. If None, it is not killed.
+        kill_at: Number of the system call before which the child is killed; counted from 0. If
+            None, it is not killed.
 
     Returns:
-        Number of counted system calls of the main thread, and the exit code: negative if a signal ended the child.
+        Number of counted system calls of the main thread, and the exit code: negative if a signal
+        ended the child.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)

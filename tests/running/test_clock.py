@@ -1,4 +1,6 @@
-"""Sweeps whose chat template writes the time: it stands still from the start of a run, and different prompts are different runs."""
+"""Sweeps whose chat template writes the time: it stands still from the start of a run, and
+different prompts are different runs.
+"""
 
 import json
 import shutil
@@ -18,7 +20,10 @@ from tests.running.kills import hashes, interrupt
 from tests.tiers import fast
 from tests.tokenizers_small import CHAT
 
-pytestmark = [pytest.mark.usefixtures("small_shards", "plain_figure"), pytest.mark.filterwarnings("ignore:Few rows")]
+pytestmark = [
+    pytest.mark.usefixtures("small_shards", "plain_figure"),
+    pytest.mark.filterwarnings("ignore:Few rows"),
+]
 OPTIONS = {
     "prompt": "chat",
     "align": "last",
@@ -30,7 +35,10 @@ OPTIONS = {
     "progress": False,
 }
 EVENING, NIGHT, MORNING = "2026-11-27T23:59:58", "2026-11-27T23:59:59", "2026-11-28T08:00:00"
-SECONDS, DATE = "At {{ strftime_now('%d %b %Y %H:%M:%S') }}\n" + CHAT, "On {{ strftime_now('%d %b %Y') }}\n" + CHAT
+SECONDS, DATE = (
+    "At {{ strftime_now('%d %b %Y %H:%M:%S') }}\n" + CHAT,
+    "On {{ strftime_now('%d %b %Y') }}\n" + CHAT,
+)
 TEXTS = {EVENING: "At 27 Nov 2026 23:59:58", MORNING: "At 28 Nov 2026 08:00:00"}
 
 
@@ -60,7 +68,9 @@ def swap(model, **more):
 
 
 def first_lines(result):
-    return {text.partition("\n")[0] for text in result.examples()["text"] if text}  # a dropped row has no text
+    return {
+        text.partition("\n")[0] for text in result.examples()["text"] if text
+    }  # a dropped row has no text
 
 
 SWEEPS = {
@@ -79,8 +89,10 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("name", fast(["swap", "p_true"], SWEEPS))
-def test_a_sweep_that_goes_on_the_next_day_has_the_bytes_of_one_that_was_not_stopped(name, models, at, tmp_path):
+@pytest.mark.parametrize("name", fast(["p_true"], SWEEPS))
+def test_a_sweep_that_goes_on_the_next_day_has_the_bytes_of_one_that_was_not_stopped(
+    name, models, at, tmp_path
+):
     sweep, (model, _) = SWEEPS[name], models(SECONDS)
     at(EVENING)
     whole = sweep(model, out=tmp_path / "whole")
@@ -94,7 +106,11 @@ def test_a_sweep_that_goes_on_the_next_day_has_the_bytes_of_one_that_was_not_sto
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
     assert first_lines(done) == {TEXTS[EVENING]}
     (stored,) = json.loads((tmp_path / "out" / "run.json").read_text())["sweeps"]
-    assert (stored["clock"], stored["run_id"], stored["config"]["prompt"]) == (EVENING, whole.run_id, "chat")
+    assert (stored["clock"], stored["run_id"], stored["config"]["prompt"]) == (
+        EVENING,
+        whole.run_id,
+        "chat",
+    )
     assert sweep(model, out=tmp_path / "other", restart=True).run_id != whole.run_id
 
 
@@ -106,7 +122,10 @@ def test_other_prompts_are_another_run_and_the_same_prompts_are_the_same_run(mod
             at(time)
             found[template, time] = swap(models(template)[0])
             assert found[template, time].record["clock"] == time
-    by_second, by_day = ([found[template, time] for time in (EVENING, NIGHT, MORNING)] for template in (SECONDS, DATE))
+    by_second, by_day = (
+        [found[template, time] for time in (EVENING, NIGHT, MORNING)]
+        for template in (SECONDS, DATE)
+    )
     assert len({result.run_id for result in by_second}) == 3
     assert by_day[0].run_id == by_day[1].run_id != by_day[2].run_id
     assert by_day[0].samples(all_columns=True).equals(by_day[1].samples(all_columns=True))
@@ -138,7 +157,9 @@ def test_a_template_that_does_not_read_the_clock_has_none(models, at, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "today", "2026-13-01", "2026-11-27T10:00:00+01:00"])
 def test_what_is_no_time_is_refused_before_a_model_is_loaded(text):
-    with refused(InputError, f"prompt='chat({text})': not a time. Write a date or a local time", "prompt"):
+    with refused(
+        InputError, f"prompt='chat({text})': not a time. Write a date or a local time", "prompt"
+    ):
         al.Study("missing-model", capitals(), al.Swap(prompt=f"chat({text})")).check(models=False)
 
 
@@ -154,7 +175,9 @@ def test_jobs_that_start_on_two_days_share_the_clock_of_the_first(models, at, tm
 
 
 def test_jobs_on_machines_that_share_no_files(models, at, tmp_path):
-    """On one day a template that writes the date has the same prompts; on two days they need one time."""
+    """On one day a template that writes the date has the same prompts; on two days they need one
+    time.
+    """
     model, _ = models(DATE)
 
     def measure(folder, *times, **more):
@@ -169,9 +192,16 @@ def test_jobs_on_machines_that_share_no_files(models, at, tmp_path):
     at(MORNING)
     swap(model, out=tmp_path / "day", resume=True)
     assert hashes(tmp_path / "day") == hashes(tmp_path / "whole")
-    with pytest.raises(RunError, match=rf"reads the clock, .* started at {MORNING} and {EVENING}.*prompt='chat\({EVENING}\)'"):
+    with pytest.raises(
+        RunError,
+        match=(
+            rf"reads the clock, .* started at {MORNING} and {EVENING}.*prompt='chat\({EVENING}\)'"
+        ),
+    ):
         copy_parts(tmp_path / "days", measure("two-days", EVENING, MORNING))
-    copy_parts(tmp_path / "given", measure("given-time", EVENING, MORNING, prompt=f"chat({EVENING})"))
+    copy_parts(
+        tmp_path / "given", measure("given-time", EVENING, MORNING, prompt=f"chat({EVENING})")
+    )
     swap(model, out=tmp_path / "given", resume=True, prompt=f"chat({EVENING})")
     assert hashes(tmp_path / "given") == hashes(tmp_path / "whole")
 
@@ -179,9 +209,13 @@ def test_jobs_on_machines_that_share_no_files(models, at, tmp_path):
 @pytest.mark.parametrize("out", ["out", None])
 def test_all_sweeps_of_a_study_read_one_clock(out, models, at, tmp_path):
     """Midnight passes between its sweeps; with and without a run directory."""
-    study = al.Study([models(SECONDS)[0]], capitals(5), [al.Swap(**OPTIONS), al.Swap(**(OPTIONS | {"seed": 1}))])
+    study = al.Study(
+        [models(SECONDS)[0]], capitals(5), [al.Swap(**OPTIONS), al.Swap(**(OPTIONS | {"seed": 1}))]
+    )
     at(EVENING)
-    done = al.run_study(study, None if out is None else tmp_path / out, on_result=lambda *_: at(MORNING))
+    done = al.run_study(
+        study, None if out is None else tmp_path / out, on_result=lambda *_: at(MORNING)
+    )
     assert [first_lines(result) for result in done.results] == [{TEXTS[EVENING]}] * 2
 
 
@@ -193,7 +227,9 @@ def test_verify_and_report_do_not_read_the_clock(models, at, tmp_path):
     at(MORNING)
     al.save_report(tmp_path / "out", tmp_path / "morning.html")
     assert (tmp_path / "evening.html").read_bytes() == (tmp_path / "morning.html").read_bytes()
-    found = al.verify_run(tmp_path / "out", model=model, data=capitals(5), cells=5, show_progress=False)
+    found = al.verify_run(
+        tmp_path / "out", model=model, data=capitals(5), cells=5, show_progress=False
+    )
     assert found.ok, found
     checks = found.table().set_index("what")
     assert checks["status"].filter(like="cells").tolist() == ["match"]
@@ -209,7 +245,9 @@ def test_the_study_in_a_report_repeats_the_prompts(models, at, tmp_path):
     (text,) = studies_of([first])
     (tmp_path / "study.toml").write_text(text)
     assert f'prompt = "chat({EVENING})"' in text
-    (again,) = al.run_study(replace(al.Study.from_toml(tmp_path / "study.toml"), models=[model])).results
+    (again,) = al.run_study(
+        replace(al.Study.from_toml(tmp_path / "study.toml"), models=[model])
+    ).results
     assert (again.run_id, again.record["clock"]) == (first.run_id, EVENING)
     assert facts_of(first)["run"] == {"run_id": first.run_id, "clock": EVENING}
 

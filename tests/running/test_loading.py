@@ -17,7 +17,14 @@ def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
     """A swap and a knockout of one model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        knockout = al.knockout_sweep(tiny_model("llama"), al.load_qa("popqa-sample", limit=45), n_resamples=50, progress=False)
+        knockout = al.knockout_sweep(
+            tiny_model("llama"),
+            al.load_qa("popqa-sample", limit=45),
+            layers=[0, 2],
+            n_splits=1,
+            n_resamples=20,
+            progress=False,
+        )
     path = al.save_run([plain, knockout], tmp_path / "run")
     read = al.load_run(path)
     assert [type(result) for result in read] == [SweepResult, PathwayResult]
@@ -27,7 +34,9 @@ def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
         pd.testing.assert_frame_equal(result.samples(), wanted.samples())
         pd.testing.assert_frame_equal(result.contrasts(), wanted.contrasts())
         pd.testing.assert_frame_equal(result.curves(controls=True), wanted.curves(controls=True))
-    assert len(al.load_curves(path)) == sum(len(one.curves(controls=True)) for one in (plain, knockout))
+    assert len(al.load_curves(path)) == sum(
+        len(one.curves(controls=True)) for one in (plain, knockout)
+    )
     (weights,) = (path / "probes" / read[1].run_id).glob("*.safetensors")
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -37,7 +46,7 @@ def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
     text = (path / "run.json").read_text()
     (path / "run.json").write_text(text.replace('"protocol": "swap"', '"protocol": "swop"'))
     write_sums(path)
-    with pytest.raises(InputError, match="Unknown protocol 'swop'. Did you mean 'swap'"):
+    with pytest.raises(InputError, match="'swap'"):
         al.load_run(path)
 
 
@@ -54,7 +63,9 @@ def test_every_protocol_of_the_registry_is_whole(name):
 def test_figures_take_run_directories_in_place_of_results(plain, tmp_path):
     path = plain.save(tmp_path / "run")
     wanted = al.plot_curves(plain)
-    assert al.plot_curves(path) == al.plot_curves(str(path)) == al.plot_curves([path, plain]) == wanted
+    assert (
+        al.plot_curves(path) == al.plot_curves(str(path)) == al.plot_curves([path, plain]) == wanted
+    )
     assert al.plot_curves({"mine": path}) == al.plot_curves({"mine": plain})
     assert al.plot_heatmap(path) == al.plot_heatmap(plain)
     assert al.plot_curves(path, metric="logit_diff") == al.plot_curves(plain, metric="logit_diff")
@@ -64,9 +75,16 @@ def test_figures_take_run_directories_in_place_of_results(plain, tmp_path):
 
 @pytest.mark.parametrize(
     "function",
-    [al.plot_curves, al.plot_heatmap, al.plot_probe_auc, al.plot_pathway_sizes, al.explore, lambda path: al.compare(path, path),
-     lambda path: al.save_report(path, path / "report.html")],
-)  # fmt: skip
+    [
+        al.plot_curves,
+        al.plot_heatmap,
+        al.plot_probe_auc,
+        al.plot_pathway_sizes,
+        al.explore,
+        lambda path: al.compare(path, path),
+        lambda path: al.save_report(path, path / "report.html"),
+    ],
+)
 def test_a_directory_that_is_no_run_is_named(function, tmp_path):
-    with pytest.raises(InputError, match=f"{tmp_path} is not a run: it has no run.json"):
+    with pytest.raises(InputError, match="run.json"):
         function(tmp_path)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from anchorlens.engine.cone import ConeEngine
-from anchorlens.protocols.oom_splitting import MallocTrimmer
+from anchorlens.measure.oom_splitting import MallocTrimmer
 from tests.engine.memory import STATUS, anonymous, holes, settled
+from tests.engine.replace_swaps import replace_swaps
 from tests.running.small_sweeps import delta_p, memory_warnings, running_out, sweep
 
 
@@ -26,7 +26,7 @@ def test_memory_that_suffices_for_nothing_and_another_error_are_raised(tiny_mode
     def broken(self, batch, **options):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(ConeEngine, "run_swaps", broken)
+    replace_swaps(monkeypatch, broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         sweep(tiny_model("llama"))
 
@@ -36,13 +36,16 @@ def test_what_is_freed_goes_back_where_more_is_held_than_planned():
     kept = holes(40)
     start = settled()
     heap, roomy, elsewhere = (
-        MallocTrimmer(torch.device(name), size) for name, size in [("cpu", 8 * 2**20), ("cpu", 2**30), ("meta", 8 * 2**20)]
+        MallocTrimmer(torch.device(name), size)
+        for name, size in [("cpu", 8 * 2**20), ("cpu", 2**30), ("meta", 8 * 2**20)]
     )
 
     def used_and_freed():
         for _ in range(40):
             torch.empty(2**20, dtype=torch.uint8).fill_(1)
-            again = [torch.empty(size, dtype=torch.uint8).fill_(1) for size in range(2**18, 2**21, 2**17)]
+            again = [
+                torch.empty(size, dtype=torch.uint8).fill_(1) for size in range(2**18, 2**21, 2**17)
+            ]
             del again
 
     used_and_freed()

@@ -17,11 +17,12 @@ from anchorlens.running import remeasure
 from anchorlens.running import verify as verifying
 from anchorlens.runs.checksums import SUMS, write_sums
 from tests.questions.make import capitals
+from tests.raised import raises
 from tests.tiers import fast
 
 pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
-TRUTH = {"n_resamples": 20, "progress": False}
+TRUTH = {"n_splits": 1, "n_resamples": 20, "progress": False}
 
 
 @cache
@@ -33,12 +34,19 @@ def own_readout(log_probs, mask):
     return (log_probs * mask).sum(-1) / 2
 
 
-# name -> how a sweep is made; together they touch every kind of input that a run directory has to hold.
+# name -> how a sweep is made; together they touch every kind of input that a run directory has to
+# hold.
 SWEEPS = {
     "swap": lambda m: al.swap_sweep(m, capitals(), **SMALL),
-    "denoising": lambda m: al.swap_sweep(m, capitals(), direction="denoising", readout="answer_joint", window=2, **SMALL),
-    "mean": lambda m: al.swap_sweep(m, capitals(), donors="mean", site="mlp_out", **(SMALL | {"n_donors": 1})),
-    "noise": lambda m: al.swap_sweep(m, capitals(), donors="noise", seed=3, **(SMALL | {"n_donors": 1})),
+    "denoising": lambda m: al.swap_sweep(
+        m, capitals(), direction="denoising", readout="answer_joint", window=2, **SMALL
+    ),
+    "mean": lambda m: al.swap_sweep(
+        m, capitals(), donors="mean", site="mlp_out", **(SMALL | {"n_donors": 1})
+    ),
+    "noise": lambda m: al.swap_sweep(
+        m, capitals(), donors="noise", seed=3, **(SMALL | {"n_donors": 1})
+    ),
     "nulls": lambda m: al.swap_sweep(
         m,
         capitals(),
@@ -47,17 +55,30 @@ SWEEPS = {
         null=["displaced", "same_role", "norm_matched"],
         **(SMALL | {"align": "equal"}),
     ),
-    "zero": lambda m: al.swap_sweep(m, capitals(), donors="zero", layers=[1], **(SMALL | {"n_donors": 1})),
-    "probe": lambda m: al.swap_sweep(m, questions(), readout="probe", anchors=["exact_question", "answer"], **SMALL),
+    "zero": lambda m: al.swap_sweep(
+        m, capitals(), donors="zero", layers=[1], **(SMALL | {"n_donors": 1})
+    ),
+    "probe": lambda m: al.swap_sweep(
+        m, questions(), readout="probe", n_splits=1, anchors=["exact_question", "answer"], **SMALL
+    ),
     "p_true": lambda m: al.swap_sweep(m, capitals(), readout="p_true", answers="gold", **SMALL),
     "probe, denoising": lambda m: al.swap_sweep(
         m, questions(), readout="probe", direction="denoising", delta_kind="signed", **SMALL
     ),
     "knockout": lambda m: al.knockout_sweep(m, questions(), layers=[0, 2], **TRUTH),
     "knockout, windows": lambda m: al.knockout_sweep(
-        m, questions(), window=1, edges="subject -> pre_answer", heads=[0, 1], knockout_mode="zero", split="per_layer", **TRUTH
+        m,
+        questions(),
+        window=1,
+        edges="subject -> pre_answer",
+        heads=[0, 1],
+        knockout_mode="zero",
+        split="per_layer",
+        **TRUTH,
     ),
-    "knockout, p_true": lambda m: al.knockout_sweep(m, questions(), readout="p_true", cut_layers=[1, 2], **TRUTH),
+    "knockout, p_true": lambda m: al.knockout_sweep(
+        m, questions(), readout="p_true", cut_layers=[1, 2], **TRUTH
+    ),
     "patch_tokens": lambda m: al.patch_tokens_sweep(m, questions(), base="all", **TRUTH),
     "patch_tokens, true rows": lambda m: al.patch_tokens_sweep(m, questions(), **TRUTH),
     "answer_only": lambda m: al.answer_only_sweep(m, questions(), **TRUTH),
@@ -66,7 +87,9 @@ SWEEPS = {
 
 @pytest.fixture(scope="module")
 def written(tiny_model, tmp_path_factory):
-    """``written(name)``: a run directory of that sweep, made once; whoever changes it takes a copy."""
+    """``written(name)``: a run directory of that sweep, made once; whoever changes it takes
+    a copy.
+    """
 
     @cache
     def make(name):
@@ -92,7 +115,7 @@ def found(verified, what):
     return one
 
 
-FAST = ["swap", "denoising", "nulls", "noise", "probe", "knockout", "patch_tokens, true rows"]
+FAST = ["swap", "nulls", "noise", "probe", "knockout"]
 
 
 @pytest.mark.parametrize("name", fast(FAST, SWEEPS))
@@ -113,7 +136,9 @@ def added(column, by):
 
 
 def with_other_values(samples):
-    """Raise P before and after where no prediction changes, so that effects and logits still follow from them."""
+    """Raise P before and after where no prediction changes, so that effects and logits still follow
+    from them.
+    """
     of_p = samples["metric"] == "p"
     before, after = samples["value_before"], samples["value_after"]
     crosses = pd.Series(data=False, index=samples.index)
@@ -143,21 +168,46 @@ def with_other_ids(examples):
 CHANGES = {
     **{
         f"{name} values": ("samples", with_other_values, "cells", "differ, by")
-        for name in ("swap", "noise", "denoising", "probe", "knockout", "patch_tokens", "answer_only")
+        for name in (
+            "swap",
+            "noise",
+            "denoising",
+            "probe",
+            "knockout",
+            "patch_tokens",
+            "answer_only",
+        )
     },
     "swap value_before": ("samples", added("value_before", 1e-3), "tables", "row 0: effect="),
     "swap delta_p": ("samples", added("effect", 0.1), "tables", "row 0: effect="),
-    "swap without numbers": ("samples", added("value_after", np.nan), "tables", "row 0: value_after=nan: no finite number"),
-    "swap by_construction": ("samples", lambda table: table.assign(by_construction=True), "inputs", "by_construction=True"),
+    "swap without numbers": (
+        "samples",
+        added("value_after", np.nan),
+        "tables",
+        "row 0: value_after=nan: no finite number",
+    ),
+    "swap by_construction": (
+        "samples",
+        lambda table: table.assign(by_construction=True),
+        "inputs",
+        "by_construction=True",
+    ),
     "swap rows": ("samples", lambda table: table.iloc[:-1], "inputs", "lacks the planned cell"),
     "swap token_ids": ("examples", with_other_ids, "inputs", "tokens are not those of token_ids"),
     "swap curves": ("curves", added("effect", 1.0), "tables", "curves.parquet: row 0: effect="),
     "knockout n": ("curves", added("n", 1), "tables", "curves.parquet: row 0: n="),
-    "swap contrasts": ("contrasts", added("ci_low", -1.0), "tables", "contrasts.parquet: row 0: ci_low="),
+    "swap contrasts": (
+        "contrasts",
+        added("ci_low", -1.0),
+        "tables",
+        "contrasts.parquet: row 0: ci_low=",
+    ),
 }
 
 
-@pytest.mark.parametrize("case", fast([name for name in CHANGES if name.startswith(("swap", "knockout"))], CHANGES))
+@pytest.mark.parametrize(
+    "case", fast([name for name in CHANGES if name.startswith(("swap", "knockout"))], CHANGES)
+)
 def test_another_number_or_input_is_a_mismatch(case, copied, tiny_model):
     run, (table, change, what, words) = copied(case.split()[0]), CHANGES[case]
     rewrite(run, table, change)
@@ -169,7 +219,9 @@ def test_another_number_or_input_is_a_mismatch(case, copied, tiny_model):
 
 
 def rewrite(run, table, change):
-    """Change a table as somebody does who knows the format: row count and sums are written again."""
+    """Change a table as somebody does who knows the format: row count and sums are written
+    again.
+    """
     file, record = run / f"{table}.parquet", json.loads((run / "run.json").read_text())
     frame = change(pd.read_parquet(file))
     frame.to_parquet(file, index=False)
@@ -182,29 +234,49 @@ def rewrite(run, table, change):
     ("change", "words"),
     [
         (lambda sweep: sweep.update(verdict="PROVEN"), "tables: verdict"),
-        (lambda sweep: sweep["findings"].update(headline="PROVEN"), "tables: findings.headline='PROVEN'"),
-        (lambda sweep: sweep["counts"].update(dropped={"no_donor": 1}), "tables: .*counts.dropped={'no_donor': 1}"),
-        (lambda sweep: sweep["counts"]["null_shortfall"].update(pre_answer=7), "inputs: counts.null_shortfall.pre_answer=7"),
+        (
+            lambda sweep: sweep["findings"].update(headline="PROVEN"),
+            "tables: findings.headline='PROVEN'",
+        ),
+        (
+            lambda sweep: sweep["counts"].update(dropped={"no_donor": 1}),
+            "tables: .*counts.dropped={'no_donor': 1}",
+        ),
+        (
+            lambda sweep: sweep["counts"]["null_shortfall"].update(pre_answer=7),
+            "inputs: counts.null_shortfall.pre_answer=7",
+        ),
         (lambda sweep: sweep["config"].update(donors="random"), "tables: .*run_id="),
         (lambda sweep: sweep["noise"].update(floor=1e9), "tables: .*checks.largest_difference="),
         (
-            lambda sweep: (sweep["noise"].update(floor=1.0), sweep["checks"].update(largest_difference=1.0)),
+            lambda sweep: (
+                sweep["noise"].update(floor=1.0),
+                sweep["checks"].update(largest_difference=1.0),
+            ),
             "tables: curves.*; inputs: noise.floor=1:",
         ),
     ],
-)  # fmt: skip
-def test_a_record_that_does_not_follow_from_its_run_is_a_mismatch(change, words, copied, tiny_model):
+)
+def test_a_record_that_does_not_follow_from_its_run_is_a_mismatch(
+    change, words, copied, tiny_model
+):
     run = copied("swap")
     record = json.loads((run / "run.json").read_text())
     change(record["sweeps"][0])
     (run / "run.json").write_text(json.dumps(record))
     write_sums(run)
     verified = verify(run, tiny_model, cells=1, data=capitals())
-    problems = [f"{one.what.partition(':')[0]}: {one.detail}" for one in verified.checks if one.status == verifying.MISMATCH]
+    problems = [
+        f"{one.what.partition(':')[0]}: {one.detail}"
+        for one in verified.checks
+        if one.status == verifying.MISMATCH
+    ]
     assert re.match(words, "; ".join(problems)), verified
 
 
-@pytest.mark.parametrize("change", [{"questions": 99}, {"layers": {str(k): [0.5] * 5 for k in range(3)}}])
+@pytest.mark.parametrize(
+    "change", [{"questions": 99}, {"layers": {str(k): [0.5] * 5 for k in range(3)}}]
+)
 def test_an_auc_of_rows_without_samples_is_read_again(change, copied, tiny_model):
     run = copied("patch_tokens, true rows")
     record = json.loads((run / "run.json").read_text())
@@ -214,7 +286,9 @@ def test_an_auc_of_rows_without_samples_is_read_again(change, copied, tiny_model
     assert not verify(run, tiny_model, cells=1).ok
 
 
-def test_a_run_that_is_replaced_while_it_is_verified_is_named(copied, tiny_model, tmp_path, monkeypatch):
+def test_a_run_that_is_replaced_while_it_is_verified_is_named(
+    copied, tiny_model, tmp_path, monkeypatch
+):
     run, right = copied("swap"), verifying.find_changes
 
     def find_changes(folder):
@@ -224,7 +298,7 @@ def test_a_run_that_is_replaced_while_it_is_verified_is_named(copied, tiny_model
         return right(folder)
 
     monkeypatch.setattr(verifying, "find_changes", find_changes)
-    with pytest.raises(RunError, match="was replaced by another process while it was read"):
+    with pytest.raises(RunError, match="replaced"):
         verify(run, tiny_model, cells=1)
 
 
@@ -238,7 +312,10 @@ def test_another_figure_is_a_mismatch(copied):
 
 def test_the_inputs_are_drawn_again_only_from_the_same_rows(written, tiny_model):
     run = written("swap")
-    alike, fewer, none = (found(verify(run, tiny_model, cells=1, data=data), "inputs") for data in (capitals(), capitals(7), None))
+    alike, fewer, none = (
+        found(verify(run, tiny_model, cells=1, data=data), "inputs")
+        for data in (capitals(), capitals(7), None)
+    )
     assert {one.status for one in (alike, fewer, none)} == {verifying.MATCH}
     assert alike.detail.endswith("rows, donors and counts drawn again")
     assert "rows not drawn again: the data set was loaded otherwise (data." in fewer.detail
@@ -248,7 +325,9 @@ def test_the_inputs_are_drawn_again_only_from_the_same_rows(written, tiny_model)
 def test_all_cells_can_be_measured_again(written, tiny_model):
     some, every = (verify(written("swap"), tiny_model, cells=cells) for cells in (9, "all"))
     n = len(al.load_run(written("swap"))[0].samples())
-    assert some.limits[0].startswith(f"9 of {n} cells ({100 * 9 / n:.2g} %) were drawn. Not detected: another value")
+    assert some.limits[0].startswith(
+        f"9 of {n} cells ({100 * 9 / n:.2g} %) were drawn. Not detected: another value"
+    )
     assert every.ok
     assert len(every.cells()) == n
     assert every.limits == ()
@@ -263,12 +342,17 @@ def test_each_file_is_checked(copied):
             where = len(whole) // 2
             file.write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
             verified = al.verify_run(run)  # nothing else is read, and no model is asked for
-            assert [(one.what, one.status) for one in verified.checks] == [("files", "mismatch"), ("cells", "not checked")]
+            assert [(one.what, one.status) for one in verified.checks] == [
+                ("files", "mismatch"),
+                ("cells", "not checked"),
+            ]
             assert f"{file.relative_to(run)} has other bytes" in found(verified, "files").detail
             file.write_bytes(whole)
 
 
-@pytest.mark.parametrize(("name", "cells"), [("figure.html", verifying.MATCH), (SUMS, verifying.NOT_CHECKED)])
+@pytest.mark.parametrize(
+    ("name", "cells"), [("figure.html", verifying.MATCH), (SUMS, verifying.NOT_CHECKED)]
+)
 def test_cells_are_measured_where_only_the_figure_is_another(name, cells, copied, tiny_model):
     """Without checksums no file can be read."""
     run = copied("swap")
@@ -290,11 +374,18 @@ def test_the_hashes_come_first(copied, written, tiny_model):
     assert found(verified, "data").status == verifying.MISMATCH
     assert found(verified, "code").status == verifying.DIFFERS
     assert "torch 1.0 then" in found(verified, "code").detail
-    assert found(verify(written("swap"), tiny_model, cells=0, data=capitals()), "data").status == verifying.MATCH
+    assert (
+        found(verify(written("swap"), tiny_model, cells=0, data=capitals()), "data").status
+        == verifying.MATCH
+    )
     without = al.verify_run(written("swap"), cells=0, show_progress=False)
-    assert [found(without, what).status for what in ("data", "weights")] == [verifying.NOT_CHECKED] * 2
+    assert [found(without, what).status for what in ("data", "weights")] == [
+        verifying.NOT_CHECKED
+    ] * 2
     assert without.ok
-    assert found(verify(written("knockout"), tiny_model, cells=0), "data").status == verifying.MATCH  # an embedded sample
+    assert (
+        found(verify(written("knockout"), tiny_model, cells=0), "data").status == verifying.MATCH
+    )  # an embedded sample
 
 
 def test_other_weights_are_not_measured(written, tiny):
@@ -309,24 +400,38 @@ def test_other_weights_are_not_measured(written, tiny):
 
 
 def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
-    with pytest.raises(InputError, match="Give it with model="):
+    with raises(InputError, "model"):
         al.verify_run(written("swap"), show_progress=False)
-    verified = al.verify_run(written("swap"), model={"llama": str(tiny("llama"))}, device="cpu", cells=2, show_progress=False)
+    verified = al.verify_run(
+        written("swap"),
+        model={"llama": str(tiny("llama"))},
+        device="cpu",
+        cells=2,
+        show_progress=False,
+    )
     assert verified.ok, verified
 
 
-@pytest.mark.parametrize("name", fast(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"]))
+@pytest.mark.parametrize(
+    "name", fast(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"])
+)
 def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, monkeypatch):
-    """Its blocks are never all there, the hashes are those of the model in memory, and the cells come out again."""
+    """Its blocks are never all there, the hashes are those of the model in memory, and the cells
+    come out again.
+    """
     held, right = [], remeasure.ReferenceEngine
 
     def oracle(adapter):
-        held.append((stream_of(adapter.model), {p.device.type for p in adapter.model.blocks.parameters()}))
+        held.append(
+            (stream_of(adapter.model), {p.device.type for p in adapter.model.blocks.parameters()})
+        )
         return right(adapter)
 
     monkeypatch.setattr(remeasure, "ReferenceEngine", oracle)
     how = {"model": str(tiny("llama")), "device": "cpu", "cells": 8, "show_progress": False}
-    streamed, whole = (al.verify_run(written(name), stream=stream, **how) for stream in (True, False))
+    streamed, whole = (
+        al.verify_run(written(name), stream=stream, **how) for stream in (True, False)
+    )
     assert (held[0][0] is None, held[1][0] is None) == (False, True)
     assert [places for _, places in held] == [{"meta"}, {"cpu"}]
     assert streamed.ok, streamed
@@ -336,12 +441,18 @@ def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, 
 
 
 def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
-    al.swap_sweep(tiny_model("llama"), capitals(), readout=own_readout, **SMALL).save(tmp_path / "run")
-    with pytest.raises(InputError, match=r"functions of yours \(readout\).*callables={'readout'"):
+    al.swap_sweep(tiny_model("llama"), capitals(), readout=own_readout, **SMALL).save(
+        tmp_path / "run"
+    )
+    with pytest.raises(InputError, match="callables={'readout'"):
         verify(tmp_path / "run", tiny_model)
     assert verify(tmp_path / "run", tiny_model, callables={"readout": own_readout}).ok
-    with pytest.raises(InputError, match="^callables=: readout differs"):
-        verify(tmp_path / "run", tiny_model, callables={"readout": lambda log_probs, mask: log_probs[:, 0]})
+    with raises(InputError, "callables"):
+        verify(
+            tmp_path / "run",
+            tiny_model,
+            callables={"readout": lambda log_probs, mask: log_probs[:, 0]},
+        )
 
 
 @pytest.mark.slow
@@ -349,7 +460,12 @@ def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
     model = tiny_model("llama")
     fitted = al.knockout_sweep(model, replace(questions(), name="fitted"), **TRUTH).probes
     runs = {
-        "donors": al.swap_sweep(model, capitals(), donors=lambda row, pool: [one for one in pool if one is not row], **SMALL),
+        "donors": al.swap_sweep(
+            model,
+            capitals(),
+            donors=lambda row, pool: [one for one in pool if one is not row],
+            **SMALL,
+        ),
         "prompt": al.swap_sweep(model, capitals(), prompt="Say it: {question} =", **SMALL),
         "probes": al.knockout_sweep(model, questions(), probes=fitted, **TRUTH),
     }
@@ -364,10 +480,19 @@ def test_own_donors_prompts_and_probes_are_written_down(tiny_model, tmp_path):
 def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
     model = tiny_model("llama")
     al.save_run(
-        [al.swap_sweep(model, capitals(), **SMALL), al.knockout_sweep(model, questions(), layers=[0], **TRUTH)], tmp_path / "run"
+        [
+            al.swap_sweep(model, capitals(), **SMALL),
+            al.knockout_sweep(model, questions(), layers=[0], **TRUTH),
+        ],
+        tmp_path / "run",
     )
-    one, again, other = (verify(tmp_path / "run", tiny_model, cells=6, seed=seed) for seed in (0, 0, 1))
-    assert {check.what.split()[1] for check in one.checks if check.what.startswith("cells")} == {"swap", "knockout"}
+    one, again, other = (
+        verify(tmp_path / "run", tiny_model, cells=6, seed=seed) for seed in (0, 0, 1)
+    )
+    assert {check.what.split()[1] for check in one.checks if check.what.startswith("cells")} == {
+        "swap",
+        "knockout",
+    }
     keys = ["example_id", "donor_id", "layer", "anchor", "control"]
     assert one.cells()[keys].equals(again.cells()[keys])
     assert not one.cells()[keys].equals(other.cells()[keys])
@@ -378,8 +503,8 @@ def test_wrong_arguments(written, tiny_model, tmp_path):
     with pytest.raises(RunError, match="is not a run"):
         verify(tmp_path, tiny_model)
     for cells in (-1, "many", 1.5, None, True):
-        with pytest.raises(InputError, match="^cells=.* must be a whole number"):
+        with raises(InputError, "cells"):
             verify(written("swap"), tiny_model, cells=cells)
     assert verify(written("swap"), tiny_model, cells=10**6).ok  # all there are
-    with pytest.raises(InputError, match=r"reads safetensors files, not a live model or a \.gguf file"):
+    with raises(InputError, "stream"):
         verify(written("swap"), tiny_model, model="a/b/c.gguf", stream=True)

@@ -26,7 +26,9 @@ def test_the_command_names_no_home_folder(given, wanted, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     given, wanted = (text.format(home=home, here=here) for text in (given, wanted))
-    monkeypatch.setattr(sys, "argv", [str(home / "bin" / "anchorlens"), "swap", given, "--seed", "1"])
+    monkeypatch.setattr(
+        sys, "argv", [str(home / "bin" / "anchorlens"), "swap", given, "--seed", "1"]
+    )
     assert command_line() == f"anchorlens swap {wanted} --seed 1"
 
 

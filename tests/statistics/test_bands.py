@@ -1,11 +1,21 @@
-"""Pointwise and simultaneous bands: against a plain loop, coverage, and missing and constant points."""
+"""Pointwise and simultaneous bands: against a plain loop, coverage, and missing and constant
+points.
+"""
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from anchorlens.errors import ShapeError
-from anchorlens.statistics.bands import auc_band, band, bootstrap_mean, effective_questions, holm, is_concentrated, p_values
+from anchorlens.statistics.bands import (
+    auc_band,
+    band,
+    bootstrap_mean,
+    effective_questions,
+    holm,
+    is_concentrated,
+    p_values,
+)
 from anchorlens.statistics.resamples import Estimate, Resamples
 
 
@@ -74,7 +84,9 @@ def test_the_pointwise_interval_covers_as_often_as_it_says_from_few_questions_on
 
 
 @pytest.mark.parametrize(("n", "least"), [(20, 0.90), (40, 0.90), (100, 0.91)])
-def test_the_simultaneous_band_covers_all_thirty_layers_of_noise_and_the_pointwise_does_not(n, least):
+def test_the_simultaneous_band_covers_all_thirty_layers_of_noise_and_the_pointwise_does_not(
+    n, least
+):
     """Measured with 600 runs: 0.95, 0.95, 0.94; pointwise 0.2 to 0.4."""
     rng, all_of_them, pointwise = np.random.default_rng(n), 0, 0
     for trial in range(120):
@@ -89,7 +101,9 @@ def test_the_simultaneous_band_holds_the_pointwise_one():
     rng = np.random.default_rng(0)
     skewed = np.where(rng.random((25, 6)) < 0.1, -80.0, rng.normal(size=(25, 6)))
     made = bootstrap_mean(skewed, np.arange(25), seed=1)
-    assert (np.diff([made.sim_low, made.low, made.value, made.high, made.sim_high], axis=0) >= 0).all()
+    assert (
+        np.diff([made.sim_low, made.low, made.value, made.high, made.sim_high], axis=0) >= 0
+    ).all()
 
 
 def test_a_layer_that_is_the_same_in_every_question_is_itself_and_takes_no_room():
@@ -108,8 +122,10 @@ def test_curves_with_one_band_together_are_no_narrower_than_alone():
     draws = Resamples.of(np.arange(40), seed=0)
     found = [draws.means(along_layers(rng, 40), np.ones((40, 30), dtype=bool)) for _ in range(2)]
     alone = band(found[0])
-    parts = zip(*(vars(one).values() for one in found), strict=True)
-    first, second = band(Estimate(*(np.concatenate(part, axis=-1) for part in parts))).parts([30, 30])
+    both = {
+        name: np.concatenate([vars(one)[name] for one in found], axis=-1) for name in vars(found[0])
+    }
+    first, second = band(Estimate(**both)).parts([30, 30])
     np.testing.assert_array_equal(first.low, alone.low)
     assert (first.sim_high - first.sim_low > alone.sim_high - alone.sim_low).all()
     np.testing.assert_array_equal(second.value, found[1].value)
@@ -156,7 +172,18 @@ def test_a_probe_without_a_mistake_has_an_interval_that_ends_at_one():
 
 def test_without_two_questions_there_is_no_band():
     value, draws = np.array([0.7, np.nan]), np.full((10, 2), 0.7)
-    made = auc_band(Estimate(value, value * 0, draws, draws * 0, np.array([1, 5]), np.zeros((2, 2)), np.zeros((0, 2))))
+    made = auc_band(
+        Estimate(
+            value=value,
+            error=value * 0,
+            draws=draws,
+            errors=draws * 0,
+            n=np.array([1, 5]),
+            n_questions=np.array([1, 5]),
+            far=np.zeros((2, 2)),
+            effects=np.zeros((0, 2)),
+        )
+    )
     assert np.isnan([*made.low, *made.sim_high]).all()
 
 
@@ -173,7 +200,12 @@ def test_a_rate_without_an_event_is_no_certainty():
 
 def test_two_resamples_give_a_finite_band():
     for seed in range(20):
-        made = bootstrap_mean(np.random.default_rng(seed).normal(size=(30, 3)), np.arange(30), n_resamples=2, seed=seed)
+        made = bootstrap_mean(
+            np.random.default_rng(seed).normal(size=(30, 3)),
+            np.arange(30),
+            n_resamples=2,
+            seed=seed,
+        )
         assert np.isfinite([*made.sim_low, *made.sim_high]).all()
 
 
@@ -184,7 +216,8 @@ def skewed(rng, n, share=0.15, layers=30):
 
 
 def slow_ends(values, ids, draws, limit=None):
-    """Simultaneous band of a mean over rows: each end with one more question, in sample and resamples.
+    """Simultaneous band of a mean over rows: each end with one more question, in sample and
+    resamples.
 
     The question lies as far as the farthest, or with a ``limit`` at the end of the scale.
     """
@@ -192,7 +225,9 @@ def slow_ends(values, ids, draws, limit=None):
     def parts(rows, questions):
         """Mean, and the influences of the questions on it, layer by layer."""
         mean, names = rows.mean(0), sorted(set(questions))
-        return mean, len(names) / len(rows) * np.array([(rows[questions == q] - mean).sum(0) for q in names])
+        return mean, len(names) / len(rows) * np.array(
+            [(rows[questions == q] - mean).sum(0) for q in names]
+        )
 
     def with_one(mean, influences, at):
         """Mean and standard error with one more question at a value."""
@@ -202,8 +237,17 @@ def slow_ends(values, ids, draws, limit=None):
     mean, own = parts(values, ids)
     samples = []
     for weights in draws.weights:
-        picked = [np.flatnonzero(draws.cluster == q) for q, times in enumerate(weights) for _ in range(int(times))]
-        samples.append(parts(values[np.concatenate(picked)], np.repeat(np.arange(len(picked)), list(map(len, picked)))))
+        picked = [
+            np.flatnonzero(draws.cluster == q)
+            for q, times in enumerate(weights)
+            for _ in range(int(times))
+        ]
+        samples.append(
+            parts(
+                values[np.concatenate(picked)],
+                np.repeat(np.arange(len(picked)), list(map(len, picked))),
+            )
+        )
 
     def end(far, extreme, level):
         center, error = with_one(mean, own, mean + far)
@@ -225,13 +269,20 @@ def test_the_simultaneous_band_equals_a_loop_that_computes_each_resamples_own_er
 
 def test_the_simultaneous_band_of_aucs_equals_a_loop_on_the_logit_scale():
     rng, ids, n = np.random.default_rng(0), np.repeat(np.arange(15), 2), 15
-    label, read = scores(rng, 0.8, 15)[1], np.array([scores(rng, auc, 15)[0] for auc in (0.7, 0.95)])
+    label, read = (
+        scores(rng, 0.8, 15)[1],
+        np.array([scores(rng, auc, 15)[0] for auc in (0.7, 0.95)]),
+    )
     found = Resamples.of(ids, n_resamples=300).aucs(read, label)
 
     def logit(auc, error):
         inside = (n * auc + 0.5) / (n + 1)
         slope = n / (n + 1) / (inside * (1 - inside))
-        return np.log(inside / (1 - inside)), np.maximum(slope * error, 0.5 / np.sqrt(n * inside * (1 - inside))), slope
+        return (
+            np.log(inside / (1 - inside)),
+            np.maximum(slope * error, 0.5 / np.sqrt(n * inside * (1 - inside))),
+            slope,
+        )
 
     center, own, slope = logit(found.value, found.error)
     ends = []
@@ -245,11 +296,16 @@ def test_the_simultaneous_band_of_aucs_equals_a_loop_on_the_logit_scale():
             sign * (one - center) * n / (n + 1) / more(error, far - sign * (one - center))
             for one, error, _ in map(logit, found.draws, found.errors)
         ]
-        ends.append(center + sign * (far / (n + 1) - np.quantile([one.max() for one in t], 0.975) * more(own, far)))
+        ends.append(
+            center
+            + sign * (far / (n + 1) - np.quantile([one.max() for one in t], 0.975) * more(own, far))
+        )
     low, high = (1 / (1 + np.exp(-end)) for end in ends)
     made = auc_band(found)
     np.testing.assert_allclose(made.sim_low, np.minimum(low, made.low))
-    np.testing.assert_allclose(made.sim_high, np.maximum(np.minimum((16 * high - 0.5) / 15, 1), made.high))
+    np.testing.assert_allclose(
+        made.sim_high, np.maximum(np.minimum((16 * high - 0.5) / 15, 1), made.high)
+    )
 
 
 def test_cross_fitted_aucs_have_twice_the_variance_on_the_logit_scale():
@@ -259,29 +315,42 @@ def test_cross_fitted_aucs_have_twice_the_variance_on_the_logit_scale():
     fixed, crossed = (auc_band(found, cross_fitted=crossed) for crossed in (False, True))
     center = (40 * found.value + 0.5) / 41
     for end in ("low", "sim_low"):
-        widths = [np.log(center / (1 - center)) - np.log(getattr(one, end) / (1 - getattr(one, end))) for one in (fixed, crossed)]
+        widths = [
+            np.log(center / (1 - center)) - np.log(getattr(one, end) / (1 - getattr(one, end)))
+            for one in (fixed, crossed)
+        ]
         np.testing.assert_allclose(widths[1], np.sqrt(2) * widths[0])
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15])
 def test_where_few_rows_fall_far_the_band_still_covers(share):
-    """Measured with 400 runs (benchmarks/band_coverage.py): 95 to 99 %; the symmetric sup-t covers 13 to 53 %."""
+    """Measured with 400 runs (benchmarks/band_coverage.py): 95 to 99 %; the symmetric sup-t covers
+    13 to 53 %.
+    """
     rng, hits = np.random.default_rng(3), 0
     truth = np.full(30, -60 * share)
     for trial in range(100):
-        made = bootstrap_mean(skewed(rng, 40, share), np.arange(40), n_resamples=250, seed=trial, limit=100)
+        made = bootstrap_mean(
+            skewed(rng, 40, share), np.arange(40), n_resamples=250, seed=trial, limit=100
+        )
         hits += bool(((made.sim_low <= truth) & (truth <= made.sim_high)).all())
     assert hits >= 90
 
 
 def one_side_falls(rng, n, layers=60):
-    """Difference of two curves with the mean -9: one falls by 60 in 15 % of the cells, the other by 9 in all."""
-    falls = stats.norm.ppf(0.15) > np.concatenate([along_layers(rng, n, 30) for _ in range(layers // 30)], axis=1)
+    """Difference of two curves with the mean -9: one falls by 60 in 15 % of the cells, the other by
+    9 in all.
+    """
+    falls = stats.norm.ppf(0.15) > np.concatenate(
+        [along_layers(rng, n, 30) for _ in range(layers // 30)], axis=1
+    )
     return np.where(falls, 51.0, -9.0) + rng.normal(size=(n, layers))
 
 
 def test_layers_whose_sample_lacks_far_questions_are_not_claimed():
-    """Measured with 300 sweeps (benchmarks/null_rates_swap.py, null sparse): 0 %; with one more question alone 9 %."""
+    """Measured with 300 sweeps (benchmarks/null_rates_swap.py, null sparse): 0 %; with one more
+    question alone 9 %.
+    """
     rng, misses, lacking = np.random.default_rng(8), 0, 0
     for trial in range(100):
         rows = one_side_falls(rng, 40)
@@ -293,11 +362,15 @@ def test_layers_whose_sample_lacks_far_questions_are_not_claimed():
 
 
 def test_an_end_allows_for_the_share_of_far_questions_that_the_sample_may_lack():
-    """Clopper-Pearson without an event, at the level of one of three layers; the other end and layers with a far question stay."""
+    """Clopper-Pearson without an event, at the level of one of three layers; the other end and
+    layers with a far question stay.
+    """
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 3))
     rows[:4, 1] += 60
-    made, alone = (bootstrap_mean(rows[:, layers], np.arange(40), seed=1) for layers in ([0, 1, 2], [1]))
+    made, alone = (
+        bootstrap_mean(rows[:, layers], np.arange(40), seed=1) for layers in ([0, 1, 2], [1])
+    )
     share = stats.beta.ppf(1 - 0.05 / 3 / 2, 1, 40)
     far = (rows[:, 1] - rows[:, 1].mean()).max()
     np.testing.assert_allclose((made.sim_high - made.value)[[0, 2]], share * far)
@@ -312,17 +385,29 @@ def test_the_effective_number_is_that_of_the_questions_largest_effects():
     assert effective_questions(np.array([[0.0, -40.0]] + 11 * [[0.0, 0.0]])) == 1
     # One number for all points: three questions fall far, each at another layer.
     assert effective_questions(np.array([[-9.0, np.nan, 0], [0, 9, 1], [2, 0, -9], [0, 0, 0]])) == 3
-    assert np.isnan([effective_questions(np.zeros((4, 2))), effective_questions(np.zeros((0, 2)))]).all()
+    assert np.isnan(
+        [effective_questions(np.zeros((4, 2))), effective_questions(np.zeros((0, 2)))]
+    ).all()
     rows = np.random.default_rng(0).normal(size=(24, 3))
     means = rows.reshape(12, 2, 3).mean(1)
     m = np.abs(means).max(1)
-    assert bootstrap_mean(rows, np.repeat(np.arange(12), 2)).n_effective == pytest.approx(m.sum() ** 2 / (m**2).sum())
+    assert bootstrap_mean(rows, np.repeat(np.arange(12), 2)).n_effective == pytest.approx(
+        m.sum() ** 2 / (m**2).sum()
+    )
 
 
 def few_of_many(rng, n, layers=30):
-    """ΔP that two of 60 questions carry, and the others ever less, as in a swap of questions that the model does not know."""
-    size = np.repeat(np.concatenate([[56.0, 37, 20, 16, 12, 8, 6, 5], 2 * 0.8 ** np.arange(52)])[:, None], layers, axis=1)
-    size[1, -layers // 5 :] *= -1  # one of the two rises in the last layers, where the first falls little
+    """ΔP that two of 60 questions carry, and the others ever less, as in a swap of questions that
+    the model does not know.
+    """
+    size = np.repeat(
+        np.concatenate([[56.0, 37, 20, 16, 12, 8, 6, 5], 2 * 0.8 ** np.arange(52)])[:, None],
+        layers,
+        axis=1,
+    )
+    size[
+        1, -layers // 5 :
+    ] *= -1  # one of the two rises in the last layers, where the first falls little
     size[0, -layers // 5 :] *= 0.05
     return -size[rng.integers(0, 60, n)] * (1 + 0.1 * rng.normal(size=(n, 1)))
 
@@ -345,7 +430,10 @@ def test_few_carriers_are_noticed_and_their_band_covers(n):
     noticed, hits, before = 0, 0, 0
     for trial in range(100):
         rows = few_of_many(rng, n)
-        made, free = (bootstrap_mean(rows, np.arange(n), n_resamples=250, seed=trial, limit=limit) for limit in (100, np.inf))
+        made, free = (
+            bootstrap_mean(rows, np.arange(n), n_resamples=250, seed=trial, limit=limit)
+            for limit in (100, np.inf)
+        )
         noticed += is_concentrated(made.n_effective, made.n).all()
         hits += bool(((made.sim_low <= truth) & (truth <= made.sim_high)).all())
         before += bool(((free.sim_low <= truth) & (truth <= free.sim_high)).all())
@@ -356,11 +444,16 @@ def test_few_carriers_are_noticed_and_their_band_covers(n):
 
 @pytest.mark.parametrize("n", [12, 20, 40, 100])
 def test_an_effect_that_most_questions_carry_is_not_called_concentrated(n):
-    """Measured in 500 samples of each size: none; of t-distributed rows (2 degrees of freedom) 17, 26, 35 and 9 %."""
+    """Measured in 500 samples of each size: none; of t-distributed rows (2 degrees of freedom) 17,
+    26, 35 and 9 %.
+    """
     rng = np.random.default_rng(6)
     for trial in range(50):
         rows = 10 * along_layers(rng, n) - rng.choice([0, 8])
-        made, free = (bootstrap_mean(rows, np.arange(n), n_resamples=20, seed=trial, limit=limit) for limit in (100, np.inf))
+        made, free = (
+            bootstrap_mean(rows, np.arange(n), n_resamples=20, seed=trial, limit=limit)
+            for limit in (100, np.inf)
+        )
         assert not is_concentrated(made.n_effective, made.n).any()
         np.testing.assert_array_equal(made.sim_low, free.sim_low)
 
@@ -380,7 +473,9 @@ def test_a_p_value_is_where_the_interval_begins_to_hold_zero():
     found = draws.means(values, np.ones_like(values, dtype=bool))
     p = p_values(found)
     assert p[-1] < 1e-3 < p[0]
-    assert np.corrcoef(np.log(p[:4]), np.log(stats.ttest_1samp(values[:, :4], 0).pvalue))[0, 1] > 0.95
+    assert (
+        np.corrcoef(np.log(p[:4]), np.log(stats.ttest_1samp(values[:, :4], 0).pvalue))[0, 1] > 0.95
+    )
     for level in (0.9, 0.95, 1 - 0.05 / 3):
         made = band(found, level=level)
         assert ((p < 1 - level) == ((made.low > 0) | (made.high < 0))).all()

@@ -1,4 +1,6 @@
-"""Contrasts without selection: against plain loops, and how often they are found where nothing or something is there."""
+"""Contrasts without selection: against plain loops, and how often they are found where nothing or
+something is there.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +10,13 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from anchorlens.statistics import contrasts as module
-from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, flips, row_specific_changes
+from anchorlens.statistics.contrasts import (
+    Arm,
+    delta_p_vs_placebo,
+    flip_rate,
+    flips,
+    row_specific_changes,
+)
 from anchorlens.statistics.resamples import Resamples
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "null_rates.py"
@@ -40,13 +48,21 @@ def delta(before, after):
 def test_delta_p_vs_placebo_and_flip_rate_against_a_loop_over_rows_that_have_both():
     own, other = arms()
     draws = Resamples.of(IDS, n_resamples=50)
-    found, flipped = delta_p_vs_placebo(own, other, LABEL, "confidence", draws), flip_rate(own, other, draws)
+    found, flipped = (
+        delta_p_vs_placebo(own, other, LABEL, "confidence", draws),
+        flip_rate(own, other, draws),
+    )
     for layer in range(2):
         rows = [r for r in range(60) if layer or r not in (3, 8)]
         moved, turned = [], []
-        for before, cut, placebo in zip(own.before[layer, rows], own.after[layer, rows], other.after[layer, rows], strict=True):
+        for before, cut, placebo in zip(
+            own.before[layer, rows], own.after[layer, rows], other.after[layer, rows], strict=True
+        ):
             moved.append(delta(before, cut) - delta(before, placebo))
-            turned.append(100.0 * (int((before >= 0.5) != (cut >= 0.5)) - int((before >= 0.5) != (placebo >= 0.5))))
+            turned.append(
+                100.0
+                * (int((before >= 0.5) != (cut >= 0.5)) - int((before >= 0.5) != (placebo >= 0.5)))
+            )
         assert found.value[layer] == pytest.approx(np.mean(moved))
         assert flipped.value[layer] == pytest.approx(np.mean(turned))
     assert found.n.tolist() == [30, 30]
@@ -67,7 +83,9 @@ def test_the_difference_of_aucs_is_paired_and_leaves_out_rows_that_one_side_lack
 
 
 def test_row_specific_effect_against_all_pairs_of_a_fifth(monkeypatch):
-    """With many permutations it is the mean over all rows of the fifth that have another question."""
+    """With many permutations it is the mean over all rows of the fifth that have another
+    question.
+    """
     monkeypatch.setattr(module, "PERMUTATIONS", 3000)
     rng = np.random.default_rng(5)
     clean, change = rng.normal(size=60), rng.normal(size=60) * 2
@@ -76,7 +94,11 @@ def test_row_specific_effect_against_all_pairs_of_a_fifth(monkeypatch):
     wanted = []
     for fifth in np.array_split(np.argsort(np.abs(clean)), 5):
         for i in fifth:
-            others = [delta(p[0][i], 1 / (1 + np.exp(-(clean[i] + change[j])))) for j in fifth if IDS[i] != IDS[j]]
+            others = [
+                delta(p[0][i], 1 / (1 + np.exp(-(clean[i] + change[j]))))
+                for j in fifth
+                if IDS[i] != IDS[j]
+            ]
             wanted.append(delta(p[0][i], p[1][i]) - np.mean(others))
     assert found.mean() == pytest.approx(np.mean(wanted), abs=0.3)
     assert abs(np.mean(wanted)) > 0.5
@@ -100,7 +122,10 @@ def run_rates(rates, world, runs):
 
 @pytest.mark.parametrize("world", ["noise", "size with confidence", "skewed"])
 def test_without_an_effect_each_tail_is_small(rates, world):
-    """Measured with 1,000 runs: 1 to 5 % (docs/statistics.md). A gap between pathways lies off 0 in nearly all."""
+    """Measured with 1,000 runs: 1 to 5 % (docs/statistics.md).
+
+    A gap between pathways lies off 0 in nearly all.
+    """
     found = run_rates(rates, world, 50)
     assert max(found[f"{name} {side}"] for name in rates.CLAIMS for side in "<>") <= 10
     assert max(found["stands"], found["one or two"], found["reversed"]) <= 8
@@ -108,7 +133,9 @@ def test_without_an_effect_each_tail_is_small(rates, world):
 
 def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
     erased = run_rates(rates, "cut erases the truth part", 25)
-    assert min(erased["stands"], erased["specific"], erased["auc_drop <"], erased["flip_rate >"]) > 90
+    assert (
+        min(erased["stands"], erased["specific"], erased["auc_drop <"], erased["flip_rate >"]) > 90
+    )
     halved = run_rates(rates, "cut halves the logit", 25)
     assert min(halved["delta_p_vs_placebo <"], halved["row_specific_vs_placebo <"]) > 90
     noisier = run_rates(rates, "cut only noisier than placebo", 25)

@@ -35,13 +35,17 @@ def test_a_probe_at_chance_draws_q_far_below_a_and_the_placebo_takes_it_away():
     found = named({"none": real, "size_matched": real, "random_tokens": placebo})
     gap = quantity_frame([0, 1, 2], "gap", "none", found["gap", "none"])
     assert (gap["ci_high"] < -15).all()
-    difference = quantity_frame([0, 1, 2], "gap_difference", "random_tokens", found["gap_difference", "random_tokens"])
+    difference = quantity_frame(
+        [0, 1, 2], "gap_difference", "random_tokens", found["gap_difference", "random_tokens"]
+    )
     assert ((difference["ci_low"] < 0) & (difference["ci_high"] > 0)).all()
     assert (difference["sim_low"] <= difference["ci_low"]).all()
 
 
 def test_a_gap_difference_is_deaf_to_how_many_flip():
-    """The cut flips half of the rows, the placebo a few: the gaps are alike, and that is why no claim rests on them."""
+    """The cut flips half of the rows, the placebo a few: the gaps are alike, and that is why no
+    claim rests on them.
+    """
     ids = [f"q{i}" for i in range(400)]
     before = np.full((1, 400), 0.8)
     cut, placebo = before.copy(), before.copy()
@@ -56,14 +60,22 @@ def test_the_cross_fold_gap_and_what_selection_made_of_the_gap_have_names_of_the
     ids = [f"q{i}" for i in range(400)]
     before, after = chance(1)
     other = is_flipped(*chance(3))
-    arms = {"none": (before, after, ids), "cross_fold": (before, after, ids, other), "shuffled_labels": (*chance(5), ids)}
+    arms = {
+        "none": (before, after, ids),
+        "cross_fold": (before, after, ids, other),
+        "shuffled_labels": (*chance(5), ids),
+    }
     names = named({name: curves_of(*arm) for name, arm in arms.items()})
     assert set(names) == {
-        ("gap", "none"), ("cross_fold_gap", "cross_fold"), ("placebo_gap", "shuffled_labels"),
-        ("gap_difference", "shuffled_labels"), ("selection", "cross_fold"),
-    }  # fmt: skip
+        ("gap", "none"),
+        ("cross_fold_gap", "cross_fold"),
+        ("placebo_gap", "shuffled_labels"),
+        ("gap_difference", "shuffled_labels"),
+        ("selection", "cross_fold"),
+    }
     np.testing.assert_allclose(
-        names["selection", "cross_fold"].value, names["gap", "none"].value - names["cross_fold_gap", "cross_fold"].value
+        names["selection", "cross_fold"].value,
+        names["gap", "none"].value - names["cross_fold_gap", "cross_fold"].value,
     )
 
 

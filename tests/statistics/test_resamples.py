@@ -1,4 +1,6 @@
-"""Resamples of questions: values and standard errors of every resample against loops and scikit-learn."""
+"""Resamples of questions: values and standard errors of every resample against loops and
+scikit-learn.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,11 @@ def error_of_mean(values, ids):
 
 def drawn(draws, i):
     """Rows of a resample and a fresh id for each drawn question."""
-    rows = [np.flatnonzero(draws.cluster == q) for q, times in enumerate(draws.weights[i]) for _ in range(int(times))]
+    rows = [
+        np.flatnonzero(draws.cluster == q)
+        for q, times in enumerate(draws.weights[i])
+        for _ in range(int(times))
+    ]
     return np.concatenate(rows), np.repeat(np.arange(len(rows)), list(map(len, rows)))
 
 
@@ -37,7 +43,9 @@ def test_means_and_errors_of_every_resample_equal_a_loop_over_its_rows():
             rows, ids = drawn(draws, i)
             kept = members[rows, point]
             assert found.draws[i, point] == pytest.approx(values[rows[kept], point].mean())
-            assert found.errors[i, point] == pytest.approx(error_of_mean(values[rows[kept], point], ids[kept]))
+            assert found.errors[i, point] == pytest.approx(
+                error_of_mean(values[rows[kept], point], ids[kept])
+            )
 
 
 def test_a_group_of_one_question_has_no_standard_error():
@@ -67,21 +75,29 @@ def test_aucs_and_errors_of_every_resample_equal_scikit_learns_and_a_loop_with_t
     found, difference = draws.aucs(scores, labels), draws.aucs(scores[:1], labels, minus=scores[1:])
     assert found.value == pytest.approx([roc_auc_score(labels, one) for one in scores])
     influences = [30 * influence_of_auc(one, labels, ids) for one in scores]
-    np.testing.assert_allclose(found.far, [[one.min() for one in influences], [one.max() for one in influences]], rtol=1e-5)
+    np.testing.assert_allclose(
+        found.far, [[one.min() for one in influences], [one.max() for one in influences]], rtol=1e-5
+    )
     assert difference.far[1, 0] == pytest.approx((influences[0] - influences[1]).max(), rel=1e-5)
     for i in range(20):
         rows, again = drawn(draws, i)
         influences = [influence_of_auc(one[rows], labels[rows], again) for one in scores]
         factor = np.sqrt(30 / 29)
         for point, influence in enumerate(influences):
-            assert found.draws[i, point] == pytest.approx(roc_auc_score(labels[rows], scores[point, rows]))
+            assert found.draws[i, point] == pytest.approx(
+                roc_auc_score(labels[rows], scores[point, rows])
+            )
             assert found.errors[i, point] == pytest.approx(factor * np.sqrt((influence**2).sum()))
         assert difference.draws[i, 0] == pytest.approx(found.draws[i, 0] - found.draws[i, 1])
-        assert difference.errors[i, 0] == pytest.approx(factor * np.sqrt(((influences[0] - influences[1]) ** 2).sum()))
+        assert difference.errors[i, 0] == pytest.approx(
+            factor * np.sqrt(((influences[0] - influences[1]) ** 2).sum())
+        )
 
 
 def test_the_standard_error_of_an_auc_is_that_of_new_samples():
-    """Two rows a question with a common part: the mean standard error is the standard deviation over 400 samples."""
+    """Two rows a question with a common part: the mean standard error is the standard deviation
+    over 400 samples.
+    """
     rng, found = np.random.default_rng(1), []
     for _ in range(400):
         label = np.tile([0.0, 1.0], 60)

@@ -25,13 +25,14 @@ from anchorlens.models.bridge.blocks import (
     unwrap,
 )
 from anchorlens.models.bridge.same_weights import reference_of, rotary_gap
-from anchorlens.models.hf_model import text_config
+from anchorlens.models.hf_model import layer_window, text_config
 from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
 
-# Tokens per row when token embeddings are computed: the attention mask of a row grows with the square of its length.
+# Tokens per row when token embeddings are computed: the attention mask of a row grows with the
+# square of its length.
 _EMBED_WIDTH = 256
 
 
@@ -44,19 +45,38 @@ class BridgeAdapter(Adapter):
         self.model = self._model = model
         self.hf: Any = model.original_model
         config = text_config(self.hf.config)
-        if getattr(config, "is_encoder_decoder", False) or not hasattr(model, "blocks") or not hasattr(model, "unembed"):
-            raise InputError(f"model: a bridge of {type(self.hf).__name__}, which is no causal language model.", argument="model")
+        if (
+            getattr(config, "is_encoder_decoder", False)
+            or not hasattr(model, "blocks")
+            or not hasattr(model, "unembed")
+        ):
+            raise InputError(
+                f"model: a bridge of {type(self.hf).__name__}, which is no causal language model.",
+                argument="model",
+            )
         self._head = unwrap(model.unembed)
         self.device = self.embedding.device
-        self.devices = tuple(dict.fromkeys([self.device, *(p.device for p in self.hf.parameters())]))
+        self.devices = tuple(
+            dict.fromkeys([self.device, *(p.device for p in self.hf.parameters())])
+        )
         self.shape = Shape.of(model.cfg)
-        cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
-        factor = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
-        self.read = Read(lambda: (self._head.weight.T, self._head.bias), self._final_norm, float(cap) if cap else None, factor)
+        cap = getattr(config, "final_logit_softcapping", None) or getattr(
+            config, "logits_soft_cap", None
+        )
+        factor = float(getattr(config, "logit_scale", None) or 1.0) / float(
+            getattr(config, "logits_scaling", None) or 1.0
+        )
+        self.read = Read(
+            lambda: (self._head.weight.T, self._head.bias),
+            self._final_norm,
+            float(cap) if cap else None,
+            factor,
+        )
         # transformers keeps the state of recurrent parts in caches of other classes.
         self.has_prefix_cache = not any(map(recurrent_parts, model.blocks))
         self.norms_heads_together = any(
-            getattr(block._modules.get("attn"), "_qk_norm_phase", "") == "pre_reshape" for block in model.blocks
+            getattr(block._modules.get("attn"), "_qk_norm_phase", "") == "pre_reshape"
+            for block in model.blocks
         )
         self._last = f"blocks.{self.n_layers - 1}.hook_resid_post"
 
@@ -70,23 +90,28 @@ class BridgeAdapter(Adapter):
         block = self._model.blocks[layer]
         if recurrent := recurrent_parts(block):
             raise InputError(
-                f"model: layer {layer} of this bridge has a recurrent part ({', '.join(recurrent)}), through which tokens "
-                "act without attention: no knockout is possible. Measure a swap.",
+                f"model: layer {layer} of this bridge has a recurrent part"
+                f" ({', '.join(recurrent)}), through which tokens act without attention: no"
+                " knockout is possible. Measure a swap.",
                 argument="model",
             )
         attn = block.attn
-        # Other classes run transformers' own attention and show its scores afterwards, so that a change has no effect.
+        # Other classes run transformers' own attention and show its scores afterwards, so that a
+        # change has no effect.
         if not (hasattr(attn, "_reconstruct_attention") or hasattr(attn, "_qk_norm_phase")):
             raise InputError(
-                f"model: layer {layer} of this bridge has attention of type {type(attn).__name__}, whose scores hooks cannot "
-                "change: no knockout is possible. Load the model with backend='hooked', which needs transformer-lens 3.9.",
+                f"model: layer {layer} of this bridge has attention of type {type(attn).__name__},"
+                " whose scores hooks cannot change: no knockout is possible. Load the model with"
+                " backend='hooked', which needs transformer-lens 3.9.",
                 argument="model",
             )
         return super().attention_hook(layer, name)
 
     @override
     @torch.no_grad()
-    def embed(self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]) -> Float[Tensor, "token d_model"]:
+    def embed(
+        self, ids: Int[Tensor, "token"], positions: Int[Tensor, "token"]
+    ) -> Float[Tensor, "token d_model"]:
         missing = -len(ids) % min(_EMBED_WIDTH, max(1, len(ids)))
         padded = (torch.cat([each, each.new_zeros(missing)]) for each in (ids, positions))
         rows = [each.view(-1, min(_EMBED_WIDTH, len(ids))) for each in padded]
@@ -104,7 +129,9 @@ class BridgeAdapter(Adapter):
     ) -> Stream:
         cached = 0 if cache is None else cache.get_seq_length()
         whole_mask = torch.cat([mask.new_ones(len(mask), cached), mask], 1) if cached else mask
-        extra = {"use_cache": False} if cache is None else {"past_key_values": cache, "use_cache": True}
+        extra = (
+            {"use_cache": False} if cache is None else {"past_key_values": cache, "use_cache": True}
+        )
         return self._run_until(self._last, ids, hooks, attention_mask=whole_mask, **extra)
 
     @override
@@ -116,7 +143,9 @@ class BridgeAdapter(Adapter):
 
     @override
     @torch.no_grad()
-    def whole(self, ids: Int[Tensor, "pos"]) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
+    def whole(
+        self, ids: Int[Tensor, "pos"]
+    ) -> tuple[Float[Tensor, "pos d_model"], Float[Tensor, "pos d_vocab"]]:
         streams: list[Tensor] = []
 
         def keep(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
@@ -124,23 +153,33 @@ class BridgeAdapter(Adapter):
             return value
 
         logits = self._model.run_with_hooks(
-            ids[None], fwd_hooks=[(self._last, keep)], attention_mask=torch.ones_like(ids[None]), use_cache=False
+            ids[None],
+            fwd_hooks=[(self._last, keep)],
+            attention_mask=torch.ones_like(ids[None]),
+            use_cache=False,
         )
         return streams[0][0], logits[0]
 
     @override
     def generation_prefix(self, ids: Int[Tensor, "pos"]) -> None:
-        """Do nothing: transformers' cache holds rotated keys, which a row with padding could not use."""
+        """Do nothing: transformers' cache holds rotated keys, which a row with padding could not
+        use.
+        """
 
     @override
     def decoder(self, prompts: Sequence[Sequence[int]], prefix: Any) -> NextTokens:
-        """Continue the prompts with transformers' cache, padded on the left; recurrent models run whole rows every time."""
+        """Continue the prompts with transformers' cache, padded on the left; recurrent models run
+        whole rows every time.
+        """
         if not self.has_prefix_cache:
             return self._decoder_without_cache(prompts)
         width = max(len(ids) for ids in prompts)
-        first = torch.tensor([[0] * (width - len(ids)) + list(ids) for ids in prompts], device=self.device)
+        first = torch.tensor(
+            [[0] * (width - len(ids)) + list(ids) for ids in prompts], device=self.device
+        )
         pads = torch.tensor([width - len(ids) for ids in prompts], device=self.device)[:, None]
-        mask, cache = (torch.arange(width, device=self.device) >= pads).long(), DynamicCache()
+        mask = (torch.arange(width, device=self.device) >= pads).long()
+        cache = DynamicCache()
 
         def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
             nonlocal mask
@@ -149,7 +188,9 @@ class BridgeAdapter(Adapter):
                     cache.batch_select_indices(torch.tensor(rows, device=self.device))
                 mask = torch.cat([mask[rows], mask.new_ones(len(rows), 1)], 1)
             step = first if last is None else last[:, None]
-            stream = self._run_until(self._last, step, attention_mask=mask, past_key_values=cache, use_cache=True)
+            stream = self._run_until(
+                self._last, step, attention_mask=mask, past_key_values=cache, use_cache=True
+            )
             return self._likeliest(stream[:, -1])
 
         return next_tokens
@@ -159,10 +200,16 @@ class BridgeAdapter(Adapter):
 
         def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
             if last is not None:
-                texts[:] = [[*texts[row], token] for row, token in zip(rows, last.tolist(), strict=True)]
-            batch = pad_sequence([torch.tensor(ids, device=self.device) for ids in texts], batch_first=True)
+                texts[:] = [
+                    [*texts[row], token] for row, token in zip(rows, last.tolist(), strict=True)
+                ]
+            batch = pad_sequence(
+                [torch.tensor(ids, device=self.device) for ids in texts], batch_first=True
+            )
             ends = torch.tensor([len(ids) - 1 for ids in texts], device=self.device)
-            stream = self.forward(batch, (torch.arange(batch.shape[1], device=self.device) <= ends[:, None]).long())
+            stream = self.forward(
+                batch, (torch.arange(batch.shape[1], device=self.device) <= ends[:, None]).long()
+            )
             return self._likeliest(stream[range(len(texts)), ends])
 
         return next_tokens
@@ -174,6 +221,12 @@ class BridgeAdapter(Adapter):
     def blocks(self) -> Blocks:
         rotary = Rotary(self.hf, self.shape.dtype)
         return Blocks(lambda layer: BridgeBlock(self._model, layer, rotary))
+
+    @property
+    @override
+    def windows(self) -> frozenset[int | None]:
+        config = text_config(self.hf.config)
+        return frozenset(layer_window(config, layer) for layer in range(self.n_layers))
 
     @override
     def find_unsupported_feature(self) -> str | None:
@@ -191,14 +244,18 @@ class BridgeAdapter(Adapter):
     def rotary_gap(self) -> float | None:
         return rotary_gap(self._model)
 
-    def _run_until(self, name: str, ids: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), **options: Any) -> Stream:
+    def _run_until(
+        self, name: str, ids: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), **options: Any
+    ) -> Stream:
         """Run the model with hooks up to a hook point and return the value there."""
 
         def finish(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
             raise StopAtLayerException(value)
 
-        # run_with_hooks resolves all aliases of the model again for every pair that names a hook (16 ms in SmolLM2), so it gets one.
-        points, functions = self._model.hook_dict, dict[int, list[Callable[[Tensor, Any], Any]]]()
+        # run_with_hooks resolves all aliases of the model again for every pair that names a hook
+        # (16 ms in SmolLM2), so it gets one.
+        points = self._model.hook_dict
+        functions: dict[int, list[Callable[[Tensor, Any], Any]]] = {}
         for each, function in [*hooks, (name, finish)]:
             if each in points:
                 own = functions.setdefault(id(points[each]), [])
@@ -210,7 +267,9 @@ class BridgeAdapter(Adapter):
             return value
 
         chosen = {each for each, point in points.items() if id(point) in functions}
-        return self._model.run_with_hooks(ids, fwd_hooks=[(chosen.__contains__, run_all)], **options)
+        return self._model.run_with_hooks(
+            ids, fwd_hooks=[(chosen.__contains__, run_all)], **options
+        )
 
     def _final_norm(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         module = self._model._modules.get("ln_final")
@@ -222,8 +281,8 @@ class BridgeAdapter(Adapter):
 def _in_place(function: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
     """Write a hook's result into the tensor itself.
 
-    The stream between attention and MLP is read by a norm and by the sum after the MLP. A bridge's hook is on the norm's input, so
-    a new tensor would leave the sum unchanged.
+    The stream between attention and MLP is read by a norm and by the sum after the MLP. A bridge's
+    hook is on the norm's input, so a new tensor would leave the sum unchanged.
     """
 
     def run(value: Tensor, hook: Any) -> Tensor:

@@ -1,4 +1,6 @@
-"""Token-wise parts of the blocks of a TransformerBridge, from the Hugging Face modules that it wraps, without copies of weights."""
+"""Token-wise parts of the blocks of a TransformerBridge, from the Hugging Face modules that it
+wraps, without copies of weights.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,26 +11,57 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components.block import BlockBridge, ParallelBlockBridge
-from transformer_lens.model_bridge.generalized_components.gated_mlp import GatedMLPBridge, resolve_activation_fn
-from transformer_lens.model_bridge.generalized_components.joint_gate_up_mlp import JointGateUpMLPBridge
-from transformer_lens.model_bridge.generalized_components.joint_qkv_attention import JointQKVAttentionBridge
-from transformer_lens.model_bridge.generalized_components.joint_qkv_position_embeddings_attention import (
-    JointQKVPositionEmbeddingsAttentionBridge,
+from transformer_lens.model_bridge.generalized_components import (
+    joint_qkv_position_embeddings_attention as joint_qkv_rotary,
+)
+from transformer_lens.model_bridge.generalized_components.block import (
+    BlockBridge,
+    ParallelBlockBridge,
+)
+from transformer_lens.model_bridge.generalized_components.gated_mlp import (
+    GatedMLPBridge,
+    resolve_activation_fn,
+)
+from transformer_lens.model_bridge.generalized_components.joint_gate_up_mlp import (
+    JointGateUpMLPBridge,
+)
+from transformer_lens.model_bridge.generalized_components.joint_qkv_attention import (
+    JointQKVAttentionBridge,
 )
 from transformer_lens.model_bridge.generalized_components.mlp import MLPBridge
-from transformer_lens.model_bridge.generalized_components.normalization import LayerNormPreBridge, RMSNormPreBridge
-from transformer_lens.model_bridge.generalized_components.position_embeddings_attention import PositionEmbeddingsAttentionBridge
+from transformer_lens.model_bridge.generalized_components.normalization import (
+    LayerNormPreBridge,
+    RMSNormPreBridge,
+)
+from transformer_lens.model_bridge.generalized_components.position_embeddings_attention import (
+    PositionEmbeddingsAttentionBridge,
+)
 from transformers import PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 from typing_extensions import override
 
-from anchorlens.models.blocks import Angles, Block, Heads, Keys, Tokens, apply_in_slices, norm, over_all_heads, product, times
+from anchorlens.models.blocks import (
+    Angles,
+    Block,
+    Heads,
+    Keys,
+    Tokens,
+    apply_in_slices,
+    norm,
+    over_all_heads,
+    product,
+    times,
+)
 from anchorlens.models.hf_model import layer_window, text_config
 from anchorlens.models.parity import rotary_tables
 
-_ATTENTION = (PositionEmbeddingsAttentionBridge, JointQKVAttentionBridge, JointQKVPositionEmbeddingsAttentionBridge)
-# Names of parts with a recurrent state: gated delta nets, Mamba and other state space models, short convolutions.
+_ATTENTION = (
+    PositionEmbeddingsAttentionBridge,
+    JointQKVAttentionBridge,
+    joint_qkv_rotary.JointQKVPositionEmbeddingsAttentionBridge,
+)
+# Names of parts with a recurrent state: gated delta nets, Mamba and other state space models, short
+# convolutions.
 _RECURRENT = ("linear_attn", "mamba", "mixer", "ssm", "conv")
 # Rope types whose tables depend on the length of the row.
 _DYNAMIC_ROPE = ("dynamic", "longrope")
@@ -41,7 +74,9 @@ def unwrap(module: Any) -> Any:
 
 
 def find_unsupported_feature(model: TransformerBridge) -> str | None:
-    """Return the feature of a bridge that the cone engine does not support; None if there is none."""
+    """Return the feature of a bridge that the cone engine does not support; None if there
+    is none.
+    """
     hf: Any = model.original_model
     config = text_config(hf.config)
     ropes: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
@@ -56,9 +91,19 @@ def find_unsupported_feature(model: TransformerBridge) -> str | None:
 
 
 def recurrent_parts(block: Any) -> list[str]:
-    """Return the classes of a block's parts that carry a state from token to token; of a block without attention at least one."""
+    """Return the classes of a block's parts that carry a state from token to token; of a block
+    without attention at least one.
+    """
     parts = [type(block._modules[name]).__name__ for name in _RECURRENT if name in block._modules]
     return parts or ([] if "attn" in block._modules else [type(block).__name__])
+
+
+def _has_methods_of(attn: Any, cls: type) -> bool:
+    """Return whether a subclass of attention computes as its base class does."""
+    for name in ("forward", "_reconstruct_attention"):
+        if getattr(type(attn), name, None) is not getattr(cls, name, None):
+            return False
+    return True
 
 
 def _find_in_block(block: Any, config: PretrainedConfig, layer: int) -> str | None:
@@ -67,11 +112,7 @@ def _find_in_block(block: Any, config: PretrainedConfig, layer: int) -> str | No
     attn = block._modules["attn"]
     if type(block) not in (BlockBridge, ParallelBlockBridge):
         return f"a block of type {type(block).__name__}"
-    methods = ("forward", "_reconstruct_attention")
-    if not any(
-        isinstance(attn, cls) and all(getattr(type(attn), name, None) is getattr(cls, name, None) for name in methods)
-        for cls in _ATTENTION
-    ):
+    if not any(isinstance(attn, cls) and _has_methods_of(attn, cls) for cls in _ATTENTION):
         return f"attention of type {type(attn).__name__}"
     inside = unwrap(attn)
     scaled = getattr(inside, "key_multiplier", None) is not None
@@ -93,12 +134,21 @@ def find_user_hook(model: TransformerBridge) -> str | None:
 
     Hooks of transformers, which ``run_with_cache`` leaves, only record values.
     """
-    own = {handle.id for block in model.blocks for handle in getattr(block, "_capture_hook_handles", ())}
+    own: set[int] = set()
+    for block in model.blocks:
+        own.update(handle.id for handle in getattr(block, "_capture_hook_handles", ()))
     lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     for name, module in model.named_modules():
-        attached = {key: hook for each in lists for key, hook in (getattr(module, each, None) or {}).items()}
-        if any(key not in own and not str(hook.__module__).startswith("transformers.") for key, hook in attached.items()):
-            return f"a hook is attached to {name.replace('_original_component.', '') or 'the model'}"
+        attached: dict[int, Any] = {}
+        for each in lists:
+            attached |= getattr(module, each, None) or {}
+        if any(
+            key not in own and not str(hook.__module__).startswith("transformers.")
+            for key, hook in attached.items()
+        ):
+            return (
+                f"a hook is attached to {name.replace('_original_component.', '') or 'the model'}"
+            )
     for option in ("use_attn_result", "use_split_qkv_input", "use_attn_in", "use_hook_mlp_in"):
         if getattr(model.cfg, option, False):
             return f"the bridge runs with {option}=True"
@@ -109,7 +159,8 @@ class Rotary:
     """Rotary tables of a Hugging Face model, shared by its blocks and made longer on demand."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
-        self._model, self._dtype = model, dtype
+        self._model = model
+        self._dtype = dtype
         self._tables: dict[str, Angles] = rotary_tables(model, 1)
         self._length = 1
 
@@ -132,27 +183,38 @@ class BridgeBlock(Block):
     """Block of a bridge for which :func:`find_unsupported_feature` is None."""
 
     def __init__(self, model: TransformerBridge, layer: int, rotary: Rotary) -> None:
-        self.layer, self.block, self.rotary = layer, model.blocks[layer], rotary
+        self.layer = layer
+        self.block = model.blocks[layer]
+        self.rotary = rotary
         self.attn: Any = self.block.attn
         hf: Any = model.original_model
-        inside, config = unwrap(self.attn), text_config(hf.config)
+        inside = unwrap(self.attn)
+        config = text_config(hf.config)
         self.parallel = isinstance(self.block, ParallelBlockBridge)
         cap = getattr(inside, "attn_logit_softcapping", None)
         self.soft_cap = float(cap) if cap else None
         self.adjacent_pairs = bool(getattr(model.cfg, "rotary_adjacent_pairs", False))
-        # OLMo 2 and 3 apply norms to the outputs of attention and MLP: ln1 and ln2 in 3.9, ln1_post and ln2_post in 4.x.
-        self.norms_after = bool(self.block.mlp_reads_resid_directly) and "ln1_post" not in self.block.submodules
+        # OLMo 2 and 3 apply norms to the outputs of attention and MLP: ln1 and ln2 in 3.9, ln1_post
+        # and ln2_post in 4.x.
+        self.norms_after = (
+            bool(self.block.mlp_reads_resid_directly) and "ln1_post" not in self.block.submodules
+        )
         self._window = layer_window(config, layer)
         self._rope = "local" if self._window is not None else "global"
         self.d_head = int(getattr(inside, "head_dim", None) or model.cfg.d_head)
         joint = isinstance(self.attn, JointQKVAttentionBridge)
         # A bridge with a split projection computes the scale itself.
-        self._scale = self.d_head**0.5 if joint else 1.0 / float(getattr(inside, "scaling", self.d_head**-0.5))
+        if joint:
+            self._scale = self.d_head**0.5
+        else:
+            self._scale = 1.0 / float(getattr(inside, "scaling", self.d_head**-0.5))
         if joint and getattr(model.cfg, "scale_attn_by_inverse_layer_idx", False):
             self._scale *= layer + 1
         self.clip = getattr(getattr(inside, "config", None), "clip_qkv", None)
         phase = getattr(self.attn, "_qk_norm_phase", None)
-        self._norm_heads = None if phase is None else over_all_heads if phase == "pre_reshape" else _apply
+        self._norm_heads = (
+            None if phase is None else over_all_heads if phase == "pre_reshape" else _apply
+        )
 
     @property
     @override
@@ -174,17 +236,21 @@ class BridgeBlock(Block):
     def scale(self) -> float:
         return self._scale
 
+    def _heads(self, linear: Any, normed: Tokens) -> Heads:
+        flat = _project(linear, normed)
+        return rearrange(flat, "token (head d_head) -> token head d_head", d_head=self.d_head)
+
     @override
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         attn = self.attn
         normed = x if self.norms_after else self._norm("ln1", x)
-        q, k, v = (
-            rearrange(_project(each, normed), "token (head d_head) -> token head d_head", d_head=self.d_head)
-            for each in (attn.q, attn.k, attn.v)
-        )
+        q = self._heads(attn.q, normed)
+        k = self._heads(attn.k, normed)
+        v = self._heads(attn.v, normed)
         if self._norm_heads is not None:
             q = self._norm_heads(partial(apply_norm, attn.q_norm), q)
-            k = self._norm_heads(partial(apply_norm, attn.k_norm), k) if "k_norm" in attn.submodules else k
+            if "k_norm" in attn.submodules:
+                k = self._norm_heads(partial(apply_norm, attn.k_norm), k)
         if self.clip is not None:
             q, k, v = (each.clamp_(-self.clip, self.clip) for each in (q, k, v))
         return q, k, v
@@ -195,8 +261,10 @@ class BridgeBlock(Block):
         if table is None:
             return None
         cos, sin = (part[positions][..., None, :] for part in table)
-        if cos.shape[-1] * 2 == self.d_head and self.sinks is not None:  # gpt-oss's table has each angle once
-            cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+        # The table of gpt-oss has each angle once.
+        if cos.shape[-1] * 2 == self.d_head and self.sinks is not None:
+            cos = torch.cat([cos, cos], -1)
+            sin = torch.cat([sin, sin], -1)
         return cos, sin
 
     @override
@@ -216,7 +284,9 @@ class BridgeBlock(Block):
         # Parallel blocks of some families have one norm for attention and MLP.
         name = "ln1" if self.parallel and "ln2" not in self.block.submodules else "ln2"
         run = _mlp(mlp)
-        out = apply_in_slices(x, lambda part: run(part if self.norms_after else self._norm(name, part)))
+        out = apply_in_slices(
+            x, lambda part: run(part if self.norms_after else self._norm(name, part))
+        )
         return self._apply_post_norms(out, "ln2")
 
     def _norm(self, name: str, x: Tokens) -> Tokens:
@@ -229,20 +299,31 @@ class BridgeBlock(Block):
 def apply_norm(module: Any, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
     """Apply a norm as the bridge does."""
     inside: Any = unwrap(module)
-    eps = next((e for name in ("eps", "variance_epsilon") if (e := getattr(inside, name, None)) is not None), None)
+    eps = getattr(inside, "eps", None)
+    if eps is None:
+        eps = getattr(inside, "variance_epsilon", None)
     if isinstance(module, (LayerNormPreBridge, RMSNormPreBridge)):
         config: Any = module.config
-        return norm(x, float(config.eps if eps is None else eps), centred=isinstance(module, LayerNormPreBridge))
+        return norm(
+            x,
+            float(config.eps if eps is None else eps),
+            centred=isinstance(module, LayerNormPreBridge),
+        )
     if isinstance(inside, nn.Identity):
         return x
     if type(inside) is nn.LayerNorm and eps is not None:
         return norm(x, float(eps), centred=True, weight=inside.weight, bias=inside.bias)
-    if type(inside).__name__.endswith("RMSNorm") and eps is not None and _is_plain(inside, float(eps)):
+    if (
+        type(inside).__name__.endswith("RMSNorm")
+        and eps is not None
+        and _is_plain(inside, float(eps))
+    ):
         return norm(x, float(eps), centred=False, weight=getattr(inside, "weight", None))
     return inside(x[None])[0]
 
 
-# Class of RMS norms -> whether it multiplies by its weight; those of Gemma and Qwen 3 Next multiply by 1 + weight.
+# Class of RMS norms -> whether it multiplies by its weight; those of Gemma and Qwen 3 Next multiply
+# by 1 + weight.
 _plain: dict[type, bool] = {}
 
 
@@ -281,21 +362,30 @@ def _mlp(mlp: Any) -> Callable[[Tokens], Tokens]:
     processed = bool(getattr(mlp, "_use_processed_weights", False))
     is_gated = type(mlp) in (GatedMLPBridge, JointGateUpMLPBridge)
     inside = unwrap(mlp)
-    act: Any = next((f for name in ("activation_fn", "act_fn", "act") if callable(f := getattr(inside, name, None))), None)
-    act = resolve_activation_fn(mlp.config) if processed else act
-    parts = [unwrap(mlp._modules.get(name)) for name in ("in", "out", *(["gate"] if is_gated else []))]
-    if act is None or not (is_gated or type(mlp) is MLPBridge) or not all(type(part) in (nn.Linear, Conv1D) for part in parts):
+    act: Any = None
+    for name in ("activation_fn", "act_fn", "act"):
+        if act is None and callable(getattr(inside, name, None)):
+            act = getattr(inside, name)
+    if processed:
+        act = resolve_activation_fn(mlp.config)
+    names = ("in", "out", "gate") if is_gated else ("in", "out")
+    parts = [unwrap(mlp._modules.get(name)) for name in names]
+    is_plain = all(type(part) in (nn.Linear, Conv1D) for part in parts)
+    if act is None or not is_plain or not (is_gated or type(mlp) is MLPBridge):
 
         def run(normed: Tokens) -> Tokens:
             result = mlp(normed[None])
             return (result[0] if isinstance(result, tuple) else result)[0]
 
         return run
-    if processed and is_gated and hasattr(mlp, "_processed_W_in"):  # 3.9; 4.x keeps them in the projections
-        names = ("in", "out", "gate")
-        weights = [(getattr(mlp, f"_processed_W_{name}").T, getattr(mlp, f"_processed_b_{name}")) for name in names]
+    weights: list[tuple[Tensor, Tensor | None]] = []
+    # TransformerLens 3.9 keeps processed weights beside the projections, 4 in them.
+    if processed and is_gated and hasattr(mlp, "_processed_W_in"):
+        for name in names:
+            weight = getattr(mlp, f"_processed_W_{name}")
+            weights.append((weight.T, getattr(mlp, f"_processed_b_{name}")))
     else:
-        weights = [_weights(part) for part in parts]
+        weights += [_weights(part) for part in parts]
 
     def run_products(normed: Tokens) -> Tokens:
         (w_in, b_in), (w_out, b_out), *gate = weights

@@ -13,25 +13,37 @@ _COMPONENT = re.compile(r"\._original_component\b")
 
 
 def reference_of(model: TransformerBridge) -> Reference | str:
-    """Run a new Hugging Face model that shares the bridge's weights; return the reason if there is none."""
+    """Run a new Hugging Face model that shares the bridge's weights; return the reason if there is
+    none.
+    """
     if getattr(model, "_weights_processed", False):
         return "the bridge's weights are processed, so Hugging Face's model does not have them"
     empty = _empty(model)
-    tensors = {_COMPONENT.sub("", name): tensor for name, tensor in model.original_model.state_dict().items()}
+    tensors = {
+        _COMPONENT.sub("", name): tensor
+        for name, tensor in model.original_model.state_dict().items()
+    }
     wanted = set(empty.state_dict())
     missing = wanted - set(tensors)
     if missing:
         return f"the bridge lacks {min(missing)} of Hugging Face's weights"
     empty.load_state_dict({name: tensors[name] for name in wanted}, assign=True)
     devices: Any = model.original_model
-    return Reference.of(empty.to(next(devices.parameters()).device))  # moves the buffers; the weights are there
+    # Moves the buffers; the weights are there.
+    return Reference.of(empty.to(next(devices.parameters()).device))
 
 
 def rotary_gap(model: TransformerBridge) -> float | None:
-    """Return the largest difference of the rotary tables from those of the configuration; None without such tables."""
+    """Return the largest difference of the rotary tables from those of the configuration; None
+    without such tables.
+    """
     hf: Any = model.original_model
-    ours, theirs = rotary_tables(hf, ROTARY_LENGTH), rotary_tables(_empty(model), ROTARY_LENGTH)
-    gaps = [float((a.cpu() - b.cpu()).abs().max()) for kind in theirs for a, b in zip(ours[kind], theirs[kind], strict=True)]
+    ours = rotary_tables(hf, ROTARY_LENGTH)
+    theirs = rotary_tables(_empty(model), ROTARY_LENGTH)
+    gaps: list[float] = []
+    for kind, tables in theirs.items():
+        for a, b in zip(ours[kind], tables, strict=True):
+            gaps.append(float((a.cpu() - b.cpu()).abs().max()))
     return max(gaps, default=None)
 
 

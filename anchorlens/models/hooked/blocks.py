@@ -1,6 +1,7 @@
 """Token-wise parts of the blocks of a HookedTransformer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -18,14 +19,33 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
 from typing_extensions import override
 
-from anchorlens.models.blocks import Angles, Block, Heads, Keys, Tokens, apply_in_slices, norm, over_all_heads, product, times
+from anchorlens.models.blocks import (
+    Angles,
+    Block,
+    Heads,
+    Keys,
+    Tokens,
+    apply_in_slices,
+    norm,
+    over_all_heads,
+    product,
+    times,
+)
+
+# Biases of queries, keys, values, output and the gated MLP's inside.
+_N_BIASES = 5
 
 
 def find_unsupported_feature(model: HookedTransformer) -> str | None:
-    """Return the feature of a model that the cone engine does not support; None if there is none."""
+    """Return the feature of a model that the cone engine does not support; None if there is
+    none.
+    """
     cfg = model.cfg
     for is_present, feature in (
-        (cfg.positional_embedding_type not in ("rotary", "standard", "alibi"), f"{cfg.positional_embedding_type} positions"),
+        (
+            cfg.positional_embedding_type not in ("rotary", "standard", "alibi"),
+            f"{cfg.positional_embedding_type} positions",
+        ),
         (cfg.attention_dir != "causal", f"{cfg.attention_dir} attention"),
         (bool(getattr(cfg, "load_in_4bit", False)), "4-bit weights"),
         (bool(getattr(cfg, "use_logn_attn", False)), "log-n attention"),
@@ -40,7 +60,9 @@ def find_unsupported_feature(model: HookedTransformer) -> str | None:
 
 
 def find_user_hook(model: HookedTransformer) -> str | None:
-    """Describe a user's hook, or a module in place of a hook point, that :class:`HookedBlock` would skip; None if none."""
+    """Describe a user's hook, or a module in place of a hook point, that :class:`HookedBlock` would
+    skip; None if none.
+    """
     lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     for name, module in model.named_modules():
         if any(getattr(module, each, None) for each in lists) or "forward" in vars(module):
@@ -50,12 +72,43 @@ def find_user_hook(model: HookedTransformer) -> str | None:
     return None
 
 
-class HookedBlock(Block):
-    """Block of a model for which :func:`find_unsupported_feature` is None."""
+def find_biases(model: HookedTransformer, layers: Iterable[int]) -> list[tuple[bool, ...]]:
+    """Return which biases of queries, keys, values, output and the gated MLP's inside are nonzero
+    in each layer; zeros are not added.
 
-    def __init__(self, model: HookedTransformer, layer: int) -> None:
-        self.layer, self.block, cfg = layer, model.blocks[layer], model.cfg
-        attn, cap = self.block.attn, cfg.attn_scores_soft_cap
+    TransformerLens has a bias of zeros where a family has none. All flags of all layers are copied
+    from the device at once.
+    """
+    flags: list[Tensor] = []
+    for layer in layers:
+        block = model.blocks[layer]
+        attn = block.attn
+        biases = [attn.b_Q, _kv(attn, "b_K"), _kv(attn, "b_V"), attn.b_O]
+        inside = getattr(getattr(block, "mlp", None), "b_in", None)
+        biases += [] if inside is None else [inside]
+        own = torch.stack([bias.detach().any() for bias in biases])
+        flags.append(torch.nn.functional.pad(own, (0, _N_BIASES - len(own))))
+    together = torch.stack([one.to(flags[0].device) for one in flags])
+    return [tuple(own) for own in together.tolist()]
+
+
+class HookedBlock(Block):
+    """Block of a model for which :func:`find_unsupported_feature` is None.
+
+    Args:
+        model: The model.
+        layer: Number of the block.
+        biased: Flags of nonzero biases (:func:`find_biases`). If None, they are computed.
+    """
+
+    def __init__(
+        self, model: HookedTransformer, layer: int, biased: tuple[bool, ...] | None = None
+    ) -> None:
+        self.layer = layer
+        self.block = model.blocks[layer]
+        cfg = model.cfg
+        attn = self.block.attn
+        cap = cfg.attn_scores_soft_cap
         self.parallel = bool(cfg.parallel_attn_mlp)
         self.soft_cap = float(cap) if cap is not None and cap > 0 else None
         self.adjacent_pairs = bool(attn.cfg.rotary_adjacent_pairs)
@@ -63,13 +116,12 @@ class HookedBlock(Block):
         self.norms_after = cfg.original_architecture in POST_NORM_ARCHITECTURES
         self.n_ctx = int(cfg.n_ctx)
         alibi = cfg.positional_embedding_type == "alibi"
-        self.slopes = AbstractAttention.create_alibi_multipliers(int(cfg.n_heads), self.device) if alibi else None
+        self.slopes: Tensor | None = None
+        if alibi:
+            self.slopes = AbstractAttention.create_alibi_multipliers(int(cfg.n_heads), self.device)
         self._has_sinks = bool(getattr(cfg, "use_attention_sinks", False))
         self._angles: Angles | None = None
-        # Whether biases of queries, keys, values, output and the gated MLP's inside are nonzero; zeros are not added.
-        inside = getattr(getattr(self.block, "mlp", None), "b_in", None)
-        biases = (attn.b_Q, _kv(attn, "b_K"), _kv(attn, "b_V"), attn.b_O, *([] if inside is None else [inside]))
-        self.biased = tuple(bool(bias.any()) for bias in biases)
+        self.biased = find_biases(model, [layer])[0] if biased is None else biased
 
     @property
     @override
@@ -94,17 +146,21 @@ class HookedBlock(Block):
 
     @override
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
-        attn, biased, cfg = self.block.attn, self.biased, self.block.attn.cfg
+        attn = self.block.attn
+        biased = self.biased
+        cfg = self.block.attn.cfg
         normed = x if self.norms_after else _apply_norm(self.block.ln1, x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
         k = _heads(normed, _kv(attn, "W_K"), _kv(attn, "b_K") if biased[1] else None)
         v = _heads(normed, _kv(attn, "W_V"), _kv(attn, "b_V") if biased[2] else None)
         if attn.q_norm is not None:
             assert attn.k_norm is not None  # they come together
-            q, k = (
-                _apply_norm(each, heads) if cfg.use_qk_norm else over_all_heads(lambda x, each=each: _apply_norm(each, x), heads)
-                for each, heads in ((attn.q_norm, q), (attn.k_norm, k))
-            )
+            if cfg.use_qk_norm:
+                q = _apply_norm(attn.q_norm, q)
+                k = _apply_norm(attn.k_norm, k)
+            else:
+                q = over_all_heads(partial(_apply_norm, attn.q_norm), q)
+                k = over_all_heads(partial(_apply_norm, attn.k_norm), k)
         if cfg.clip_qkv is not None:
             q, k, v = (each.clamp_(-cfg.clip_qkv, cfg.clip_qkv) for each in (q, k, v))
         return q, k, v
@@ -120,11 +176,16 @@ class HookedBlock(Block):
     @override
     def reserve(self, last: int) -> None:
         attn = self.block.attn
-        if attn.cfg.positional_embedding_type != "rotary" or last < len((self._angles or (attn.rotary_cos,))[0]):
+        if attn.cfg.positional_embedding_type != "rotary":
+            return
+        cos, _ = self._angles or (attn.rotary_cos, attn.rotary_sin)
+        if last < len(cos):
             return
         assert attn.cfg.rotary_dim is not None  # rotary models have one
         size = max(last + 1, min(self.n_ctx, 2 * last))
-        sin, cos = attn.calculate_sin_cos_rotary(attn.cfg.rotary_dim, size, base=attn._rotary_base(), dtype=attn.cfg.dtype)
+        sin, cos = attn.calculate_sin_cos_rotary(
+            attn.cfg.rotary_dim, size, base=attn._rotary_base(), dtype=attn.cfg.dtype
+        )
         self._angles = cos.to(attn.rotary_cos.device), sin.to(attn.rotary_sin.device)
 
     @override
@@ -138,14 +199,22 @@ class HookedBlock(Block):
 
     @override
     def mlp_out(self, x: Tokens) -> Tokens | None:
-        block, mlp = self.block, getattr(self.block, "mlp", None)
+        block = self.block
+        mlp = getattr(self.block, "mlp", None)
         if mlp is None:
             return None
-        out = apply_in_slices(x, lambda part: self._mlp(mlp, part if self.norms_after else _apply_norm(block.ln2, part)))
+        out = apply_in_slices(
+            x,
+            lambda part: self._mlp(mlp, part if self.norms_after else _apply_norm(block.ln2, part)),
+        )
         return self._apply_post_norms(out, "ln2")
 
     def _mlp(self, mlp: nn.Module, normed: Tokens) -> Tokens:
-        if not isinstance(mlp, (GatedMLP, MLP)) or not _is(mlp, GatedMLP, MLP) or mlp.cfg.is_layer_norm_activation():
+        if (
+            not isinstance(mlp, (GatedMLP, MLP))
+            or not _is(mlp, GatedMLP, MLP)
+            or mlp.cfg.is_layer_norm_activation()
+        ):
             return mlp(normed[None])[0]
         if isinstance(mlp, GatedMLP):
             inner = mlp.act_fn(times(normed, mlp.W_gate)).mul_(times(normed, mlp.W_in))
@@ -160,7 +229,9 @@ class HookedBlock(Block):
         return _apply_norm(getattr(self.block, name), out) if self.norms_after else out
 
 
-def final_norm(model: HookedTransformer) -> Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row d_model"]]:
+def final_norm(
+    model: HookedTransformer,
+) -> Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row d_model"]]:
     """Return the final norm of a model, computed in float32."""
     cfg = model.cfg
     kind = cfg.normalization_type
@@ -171,7 +242,8 @@ def final_norm(model: HookedTransformer) -> Callable[[Float[Tensor, "row d_model
         module = model.ln_final
         if not _is_norm(module):
             return module(stream.to(cfg.dtype)[None])[0].to(torch.float32)
-        x, centred = stream.to(torch.float32), kind.startswith("LN") and not cfg.final_rms
+        x = stream.to(torch.float32)
+        centred = kind.startswith("LN") and not cfg.final_rms
         if centred:
             x = x - x.mean(-1, keepdim=True)
         x = x / (x.pow(2).mean(-1, keepdim=True) + cfg.eps).sqrt()
@@ -183,14 +255,21 @@ def final_norm(model: HookedTransformer) -> Callable[[Float[Tensor, "row d_model
     return apply
 
 
-def _apply_norm(module: nn.Module, x: Float[Tensor, "*token width"]) -> Float[Tensor, "*token width"]:
+def _apply_norm(
+    module: nn.Module, x: Float[Tensor, "*token width"]
+) -> Float[Tensor, "*token width"]:
     """Apply a norm as TransformerLens does."""
     if isinstance(module, nn.Identity):
         return x
     if not _is_norm(module):
         return module(x[None])[0]
     if isinstance(module, (RMSNorm, RMSNormPre)):
-        return norm(x, float(module.eps), centred=False, weight=module.w if isinstance(module, RMSNorm) else None)
+        return norm(
+            x,
+            float(module.eps),
+            centred=False,
+            weight=module.w if isinstance(module, RMSNorm) else None,
+        )
     assert isinstance(module, (LayerNorm, LayerNormPre))
     weight, bias = (module.w, module.b) if isinstance(module, LayerNorm) else (None, None)
     return norm(x, float(module.eps), centred=True, weight=weight, bias=bias)
@@ -211,7 +290,11 @@ def _kv(attn: nn.Module, name: str) -> Tensor:
     return grouped if grouped is not None else getattr(attn, name)
 
 
-def _heads(x: Tokens, weight: Float[Tensor, "head d_model d_head"], bias: Float[Tensor, "head d_head"] | None) -> Heads:
+def _heads(
+    x: Tokens,
+    weight: Float[Tensor, "head d_model d_head"],
+    bias: Float[Tensor, "head d_head"] | None,
+) -> Heads:
     out = product(x, rearrange(weight, "head d_model d_head -> d_model (head d_head)"))
     out = rearrange(out, "token (head d_head) -> token head d_head", head=len(weight))
     return out if bias is None else out + bias

@@ -1,6 +1,7 @@
 """Map a Hugging Face configuration to a HookedTransformerConfig.
 
-Every size and constant is set explicitly, because TransformerLens's defaults fit only some models of a family.
+Every size and constant is set explicitly, because TransformerLens's defaults fit only some models
+of a family.
 """
 
 import math
@@ -27,7 +28,8 @@ def check_hooked_config(config: PretrainedConfig, name: str) -> None:
         make_hooked_config(config, "cpu", torch.float32, name)
     except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(
-            f"The configuration of {name} is invalid ({type(error).__name__}: {error}). Compare its config.json with the original."
+            f"The configuration of {name} is invalid ({type(error).__name__}: {error})."
+            " Compare its config.json with the original."
         ) from error
 
 
@@ -51,9 +53,12 @@ def make_hooked_config(
 
 
 def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
-    """Map Llama and its successors: norms without biases, rotary positions, gated MLP or experts, grouped queries."""
+    """Map Llama and its successors: norms without biases, rotary positions, gated MLP or experts,
+    grouped queries.
+    """
     kind = config.model_type
-    n_heads, n_kv = int(config.num_attention_heads), int(config.num_key_value_heads)
+    n_heads = int(config.num_attention_heads)
+    n_kv = int(config.num_key_value_heads)
     d_head = int(getattr(config, "head_dim", None) or config.hidden_size // n_heads)
     later_gemma = kind in ("gemma2", "gemma3_text")
     fields: dict[str, Any] = {
@@ -73,12 +78,18 @@ def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
         "clip_qkv": config.clip_qkv if "clip_qkv" in MAPPED[kind] else None,
     }
     if kind == "olmo":
-        # OLMo's norms have no weights, and TransformerLens's converter does not support grouped queries.
+        # OLMo's norms have no weights, and TransformerLens's converter does not support grouped
+        # queries.
         if n_kv != n_heads:
             raise refuse(kind, f"num_key_value_heads={n_kv} for {n_heads} heads")
         fields |= {"normalization_type": "LN", "eps": 1e-5, "n_key_value_heads": None}
     else:
-        fields |= {"normalization_type": "RMS", "uses_rms_norm": True, "final_rms": True, "eps": float(config.rms_norm_eps)}
+        fields |= {
+            "normalization_type": "RMS",
+            "uses_rms_norm": True,
+            "final_rms": True,
+            "eps": float(config.rms_norm_eps),
+        }
     if later_gemma:
         fields["use_normalization_before_and_after"] = True
         fields["attn_scores_soft_cap"] = _soft_cap(config.attn_logit_softcapping)
@@ -86,7 +97,8 @@ def _map_decoder(config: PretrainedConfig) -> dict[str, Any]:
     if "num_experts_per_tok" in MAPPED[kind]:
         fields["num_experts"] = int(config.num_experts)
         fields["experts_per_token"] = int(config.num_experts_per_tok)
-        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss applies a softmax to them.
+        # Mixtral always divides by the sum of the chosen experts' weights; gpt-oss applies a
+        # softmax to them.
         fields["norm_topk_prob"] = config.norm_topk_prob if kind == "olmoe" else True
     fields |= windows(config)
     return fields | rotary(config, d_head, has_local="local" in (fields.get("attn_types") or []))
@@ -97,9 +109,14 @@ def _soft_cap(value: float | None) -> float:
     return float(value) if value else -1.0
 
 
-def _map_layer_norms(config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int) -> dict[str, Any]:
-    """Map GPT-2 and its like: layer norms with biases, ungrouped queries, a plain MLP (by default four times as wide)."""
-    d_model, n_heads = int(config.hidden_size), int(config.num_attention_heads)
+def _map_layer_norms(
+    config: PretrainedConfig, act: str, eps: float, d_mlp: int | None, n_ctx: int
+) -> dict[str, Any]:
+    """Map GPT-2 and its like: layer norms with biases, ungrouped queries, a plain MLP (by default
+    four times as wide).
+    """
+    d_model = int(config.hidden_size)
+    n_heads = int(config.num_attention_heads)
     return {
         "d_model": d_model,
         "d_head": d_model // n_heads,
@@ -117,17 +134,36 @@ def _map_layer_norms(config: PretrainedConfig, act: str, eps: float, d_mlp: int 
 
 
 def _map_gpt2(config: PretrainedConfig) -> dict[str, Any]:
-    fields = _map_layer_norms(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
+    fields = _map_layer_norms(
+        config,
+        config.activation_function,
+        config.layer_norm_epsilon,
+        config.n_inner,
+        config.n_positions,
+    )
     scale = fields["attn_scale"] if config.scale_attn_weights else 1.0
-    return fields | {"attn_scale": scale, "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx)}
+    return fields | {
+        "attn_scale": scale,
+        "scale_attn_by_inverse_layer_idx": bool(config.scale_attn_by_inverse_layer_idx),
+    }
 
 
 def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
-    """Map GPT-NeoX and Phi: rotary positions in a part of each head, parallel (or in GPT-NeoX sequential) blocks."""
+    """Map GPT-NeoX and Phi: rotary positions in a part of each head, parallel (or in GPT-NeoX
+    sequential) blocks.
+    """
     if config.model_type == "phi" and config.num_key_value_heads != config.num_attention_heads:
-        raise refuse("phi", f"num_key_value_heads={config.num_key_value_heads} for {config.num_attention_heads} heads")
+        raise refuse(
+            "phi",
+            f"num_key_value_heads={config.num_key_value_heads}"
+            f" for {config.num_attention_heads} heads",
+        )
     fields = _map_layer_norms(
-        config, config.hidden_act, config.layer_norm_eps, config.intermediate_size, config.max_position_embeddings
+        config,
+        config.hidden_act,
+        config.layer_norm_eps,
+        config.intermediate_size,
+        config.max_position_embeddings,
     )
     parallel = config.model_type == "phi" or bool(config.use_parallel_residual)
     return fields | {"parallel_attn_mlp": parallel} | rotary(config, fields["d_head"])
@@ -136,23 +172,43 @@ def _map_gpt_neox(config: PretrainedConfig) -> dict[str, Any]:
 def _map_gptj(config: PretrainedConfig) -> dict[str, Any]:
     if not config.rotary_dim:
         raise refuse("gptj", f"rotary_dim={config.rotary_dim!r}")
-    fields = _map_layer_norms(config, config.activation_function, config.layer_norm_epsilon, config.n_inner, config.n_positions)
-    rope = {"positional_embedding_type": "rotary", "rotary_dim": int(config.rotary_dim), "rotary_adjacent_pairs": True}
+    fields = _map_layer_norms(
+        config,
+        config.activation_function,
+        config.layer_norm_epsilon,
+        config.n_inner,
+        config.n_positions,
+    )
+    rope = {
+        "positional_embedding_type": "rotary",
+        "rotary_dim": int(config.rotary_dim),
+        "rotary_adjacent_pairs": True,
+    }
     return fields | {"parallel_attn_mlp": True} | rope
 
 
 def _map_gpt_neo(config: PretrainedConfig) -> dict[str, Any]:
     fields = _map_layer_norms(
-        config, config.activation_function, config.layer_norm_epsilon, config.intermediate_size, config.max_position_embeddings
+        config,
+        config.activation_function,
+        config.layer_norm_epsilon,
+        config.intermediate_size,
+        config.max_position_embeddings,
     )
-    return fields | {"attn_scale": 1.0} | attention("gpt_neo", list(config.attention_layers), config.window_size)
+    return (
+        fields
+        | {"attn_scale": 1.0}
+        | attention("gpt_neo", list(config.attention_layers), config.window_size)
+    )
 
 
 def _map_opt(config: PretrainedConfig) -> dict[str, Any]:
     if config.word_embed_proj_dim != config.hidden_size:
         raise refuse("opt", f"word_embed_proj_dim={config.word_embed_proj_dim}")
     # The epsilon is torch's default.
-    return _map_layer_norms(config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings)
+    return _map_layer_norms(
+        config, config.activation_function, 1e-5, config.ffn_dim, config.max_position_embeddings
+    )
 
 
 def _map_bloom(config: PretrainedConfig) -> dict[str, Any]:

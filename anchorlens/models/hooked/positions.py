@@ -1,4 +1,6 @@
-"""Map sliding windows and rotary positions of a Hugging Face configuration to fields of HookedTransformerConfig."""
+"""Map sliding windows and rotary positions of a Hugging Face configuration to fields of
+HookedTransformerConfig.
+"""
 
 import math
 from typing import Any
@@ -7,15 +9,19 @@ from transformers import PretrainedConfig
 
 from anchorlens.models.hooked.audit import LAYER_TYPES, MAPPED, refuse, rope_kind
 
-# Rope types of the full layers of families with a rope per layer type; their sliding layers are not scaled.
+# Rope types of the full layers of families with a rope per layer type; their sliding layers are not
+# scaled.
 LAYERED_ROPE = {"gemma3_text": ("default", "linear"), "olmo3": ("default", "yarn")}
 # Families that rotate a part of each head.
 PARTIAL_ROPE = ("gpt_neox", "phi", "phi3")
 
 
 def windows(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the fields of sliding windows: a query attends to the last ``sliding_window`` keys, itself included."""
-    n_layers, kind = int(config.num_hidden_layers), config.model_type
+    """Return the fields of sliding windows: a query attends to the last ``sliding_window`` keys,
+    itself included.
+    """
+    n_layers = int(config.num_hidden_layers)
+    kind = config.model_type
     window = config.sliding_window if "sliding_window" in MAPPED[kind] else None
     if "layer_types" in MAPPED[kind]:
         types = list(config.layer_types or ["full_attention"] * n_layers)
@@ -30,7 +36,9 @@ def windows(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def attention(kind: str, attn_types: list[str], window: int | None) -> dict[str, Any]:
-    """Return the fields of attention types; ``attn_types``: ``global`` or ``local`` for each layer."""
+    """Return the fields of attention types, where ``attn_types`` has ``global`` or ``local`` per
+    layer.
+    """
     if "local" not in attn_types:
         return {"use_local_attn": False}
     if window is None:
@@ -47,7 +55,9 @@ def rotary(config: PretrainedConfig, d_head: int, has_local: bool = False) -> di
     part = float(rope.get("partial_rotary_factor") or 1.0)
     if part != 1.0 and config.model_type not in PARTIAL_ROPE:
         raise refuse(config.model_type, f"partial_rotary_factor={rope['partial_rotary_factor']!r}")
-    return fields | {"rotary_dim": int(d_head * part)} | _one_rope(config.model_type, rope, has_local)
+    return (
+        fields | {"rotary_dim": int(d_head * part)} | _one_rope(config.model_type, rope, has_local)
+    )
 
 
 def _one_rope(family: str, rope: dict[str, Any], has_local: bool) -> dict[str, Any]:
@@ -69,10 +79,13 @@ def _one_rope(family: str, rope: dict[str, Any], has_local: bool) -> dict[str, A
 
 
 def _yarn(family: str, rope: dict[str, Any]) -> dict[str, Any]:
-    """Return YaRN's fields (arXiv 2309.00071); the default attention factor is 0.1 ln(factor) + 1 (section 3.4)."""
+    """Return YaRN's fields (arXiv 2309.00071); the default attention factor is 0.1 ln(factor) + 1
+    (section 3.4).
+    """
     if not rope.get("factor"):
         raise refuse(family, "yarn rope without a factor")
-    factor, attention = float(rope["factor"]), rope.get("attention_factor")
+    factor = float(rope["factor"])
+    attention = rope.get("attention_factor")
     if attention is None:
         attention = 0.1 * math.log(max(factor, 1.0)) + 1.0
     return {
@@ -90,12 +103,18 @@ def _rope_per_layer_type(config: PretrainedConfig) -> dict[str, Any]:
     """Return the rope fields of Gemma 3 and OLMo 3, which have a rope per layer type."""
     family = config.model_type
     ropes: dict[str, dict[str, Any]] = dict(config.rope_parameters)
-    full, sliding = ropes["full_attention"], ropes["sliding_attention"]
-    for layer_type, rope, allowed in (("full", full, LAYERED_ROPE[family]), ("sliding", sliding, ("default",))):
+    full = ropes["full_attention"]
+    sliding = ropes["sliding_attention"]
+    for layer_type, rope, allowed in (
+        ("full", full, LAYERED_ROPE[family]),
+        ("sliding", sliding, ("default",)),
+    ):
         kind = rope_kind(family, rope)
         if kind not in allowed:
             raise refuse(family, f"rope of type {kind!r} in {layer_type} layers")
         if float(rope.get("partial_rotary_factor") or 1.0) != 1.0:
             raise refuse(family, f"partial_rotary_factor={rope['partial_rotary_factor']!r}")
-    fields = _one_rope(family, full, has_local=False) | {"rotary_base_local": float(sliding["rope_theta"])}
+    fields = _one_rope(family, full, has_local=False) | {
+        "rotary_base_local": float(sliding["rope_theta"])
+    }
     return fields | {"yarn_global_attn_only": True} if fields.get("use_yarn_rope") else fields

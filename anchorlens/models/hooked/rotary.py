@@ -6,11 +6,13 @@ from transformer_lens import HookedTransformer
 
 
 def rotary_gap(model: HookedTransformer) -> float | None:
-    """Return the largest difference of the layers' rotary tables from those of the configuration; None without such tables.
+    """Return the largest difference of the layers' rotary tables from those of the configuration;
+    None without such tables.
 
     Dynamic scaling changes the tables while the model runs, so they are not compared.
     """
-    cfg, gaps = model.cfg, list[float]()
+    cfg = model.cfg
+    gaps: list[float] = []
     if cfg.positional_embedding_type != "rotary" or getattr(cfg, "use_dynamic_ntk_rope", False):
         return None
     for block in model.blocks:
@@ -18,6 +20,11 @@ def rotary_gap(model: HookedTransformer) -> float | None:
         tables = attn.rotary_sin, attn.rotary_cos
         is_local = attn.attn_type == "local" and cfg.rotary_base_local is not None
         base = cfg.rotary_base_local if is_local else cfg.rotary_base
-        fresh = attn.calculate_sin_cos_rotary(cfg.rotary_dim, len(tables[0]), base=base, dtype=cfg.dtype)
-        gaps += [float((a.float().cpu() - b.float().cpu()).abs().max()) for a, b in zip(tables, fresh, strict=True)]
+        fresh = attn.calculate_sin_cos_rotary(
+            cfg.rotary_dim, len(tables[0]), base=base, dtype=cfg.dtype
+        )
+        gaps += [
+            float((a.float().cpu() - b.float().cpu()).abs().max())
+            for a, b in zip(tables, fresh, strict=True)
+        ]
     return max(gaps, default=None)

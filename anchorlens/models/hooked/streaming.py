@@ -1,13 +1,16 @@
-"""Models larger than memory: blocks read their weights from the checkpoint's files when they run, and drop them afterwards.
+"""Models larger than memory: blocks read their weights from the checkpoint's files when they run,
+and drop them afterwards.
 
-Parameters of blocks are on ``meta`` until :func:`load_block` loads them during a ``with`` statement, while a thread reads the next
-layer. Embeddings, final norm and unembedding are always in memory.
+Parameters of blocks are on ``meta`` until :func:`load_block` loads them during a ``with``
+statement, while a thread reads the next layer. Embeddings, final norm and unembedding are always in
+memory.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +30,9 @@ class Stream:
     """Loader of the weights of a model's blocks from its files."""
 
     def __init__(self, loader: LayerLoader, model: HookedTransformer, device: torch.device) -> None:
-        self.loader, self.model, self.device = loader, model, device
+        self.loader = loader
+        self.model = model
+        self.device = device
         self.n_layers = loader.n_layers
         self.resident_bytes = 0
         self._next: tuple[int, Future[tuple[dict[str, Tensor], Any]]] | None = None
@@ -35,15 +40,19 @@ class Stream:
         # One thread, because the loader converts one layer at a time.
         self._thread = ThreadPoolExecutor(1, "anchorlens-stream")
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._bytes, self._seconds = 0, 0.0
-        self._layer_bytes = [sum(p.numel() * p.element_size() for p in block.parameters()) for block in model.blocks]
+        self._bytes = 0
+        self._seconds = 0.0
+        self._layer_bytes = [
+            sum(p.numel() * p.element_size() for p in block.parameters()) for block in model.blocks
+        ]
         # (stamp of the files, checksums of the weights).
         self.known: tuple[object, dict[str, str]] | None = None
 
     @property
     def sizes(self) -> Streamed:
         """Costs of streaming, with the rate measured so far."""
-        # Two layers, a matrix that TransformerLens's MLP transposes, concatenated experts, and ends that are not views of a file.
+        # Two layers, a matrix that TransformerLens's MLP transposes, concatenated experts, and ends
+        # that are not views of a file.
         rate = self._bytes / self._seconds if self._seconds else float("inf")
         matrix = max(p.numel() * p.element_size() for p in self.model.blocks.parameters())
         peak = 2 * max(self._layer_bytes) + matrix + self.loader.joined_bytes + self.resident_bytes
@@ -80,29 +89,39 @@ class Stream:
         return weights
 
     def _load(self, layer: int) -> tuple[dict[str, Tensor], Any]:
-        """Return a layer's weights under TransformerLens's names, and the CUDA event after which they are ready."""
+        """Return a layer's weights under TransformerLens's names, and the CUDA event after which
+        they are ready.
+        """
         started = time.perf_counter()
         # A new thread has torch's defaults.
-        side: AbstractContextManager[Any] = nullcontext() if self._side is None else torch.cuda.stream(self._side)
+        side: AbstractContextManager[Any] = (
+            nullcontext() if self._side is None else torch.cuda.stream(self._side)
+        )
         with torch.no_grad(), torch.device("cpu"), side:
             read = self.loader.join(self.loader.read_layer(layer), self._move)
             state = self.loader.layer_state(read, self.model.cfg)
             block = self.model.blocks[layer]
             wanted = dict(block.named_parameters())
             check_names(wanted.keys() | dict(block.named_buffers()).keys() & state.keys(), state)
-            weights = {
-                name: _dense(cast_tensor(f"blocks.{layer}.{name}", tensor, wanted[name].shape, self.device, self.model.cfg.dtype))
-                if name in wanted
-                else tensor
-                for name, tensor in state.items()
-            }
+            weights = dict(state)
+            for name, parameter in wanted.items():
+                tensor = cast_tensor(
+                    f"blocks.{layer}.{name}",
+                    state[name],
+                    parameter.shape,
+                    self.device,
+                    self.model.cfg.dtype,
+                )
+                weights[name] = _dense(tensor)
             ready = None if self._side is None else self._side.record_event()
         self._seconds += time.perf_counter() - started
         self._bytes += self._layer_bytes[layer]
         return weights, ready
 
     def _move(self, tensor: Tensor) -> Tensor:
-        """Move a tensor of the files to the model's device and dtype; unchanged tensors stay views of the file."""
+        """Move a tensor of the files to the model's device and dtype; unchanged tensors stay views
+        of the file.
+        """
         dtype = self.model.cfg.dtype
         if self.device.type == "cpu":
             return touch(tensor) if tensor.dtype == dtype else tensor.to(dtype)
@@ -112,7 +131,8 @@ class Stream:
 
     def fill_ends(self) -> None:
         """Load the parameters outside the layers."""
-        model, dtype = self.model, self.model.cfg.dtype
+        model = self.model
+        dtype = self.model.cfg.dtype
         raw = self.loader.read_ends()
         with torch.no_grad():
             moved = {name: tensor.to(self.device).to(dtype) for name, tensor in raw.items()}
@@ -144,11 +164,13 @@ class StreamedBlock(TransformerBlock):
 
 
 def attach(stream: Stream) -> None:
-    """Make the model's blocks streamed by changing their class, because a hook would look like the user's."""
+    """Make the model's blocks streamed by changing their class, because a hook would look like the
+    user's.
+    """
     object.__setattr__(stream.model, STREAM, stream)
     for layer, block in enumerate(stream.model.blocks):
         block.__class__ = StreamedBlock
-        object.__setattr__(block, STREAM, lambda layer=layer: stream.load_layer(layer))
+        object.__setattr__(block, STREAM, partial(stream.load_layer, layer))
 
 
 def load_block(block: nn.Module) -> AbstractContextManager[None]:

@@ -1,27 +1,23 @@
 """Tensors of a checkpoint's safetensors files by name, as memory-mapped views."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from anchorlens.errors import CheckpointError
+from anchorlens.models.library_errors import checkpoint_errors
 
 # Size of a memory page in bytes.
 _PAGE = 4096
 
 
-@contextmanager
-def _read_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"The weights in {path} cannot be read ({type(error).__name__}: {error}). The files of a streamed model must not change."
-        ) from error
+def _read_errors(path: Path) -> AbstractContextManager[None]:
+    return checkpoint_errors(
+        f"The weights in {path}", "The files of a streamed model must not change."
+    )
 
 
 class WeightFiles:
@@ -34,10 +30,13 @@ class WeightFiles:
         for path in self.files:
             with _read_errors(path), safe_open(str(path), framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 - it is no dictionary
-                    self._file[name], self.shapes[name] = path, tuple(opened.get_slice(name).get_shape())
+                    self._file[name] = path
+                    self.shapes[name] = tuple(opened.get_slice(name).get_shape())
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return tensors by name, as views of their files; raise CheckpointError if a file is missing or changed."""
+        """Return tensors by name, as views of their files; raise CheckpointError if a file is
+        missing or changed.
+        """
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self._file[name], []).append(name)
@@ -50,7 +49,9 @@ class WeightFiles:
     def stamp(self) -> tuple[tuple[str, int, int], ...]:
         """Return name, size and mtime of every file."""
         with _read_errors(self.files[0].parent):
-            return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
+            return tuple(
+                (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files
+            )
 
 
 def touch(tensor: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
-"""Convert the weights of a Hugging Face model to the parameters of a HookedTransformer, without folding or centring.
+"""Convert the weights of a Hugging Face model to the parameters of a HookedTransformer, without
+folding or centring.
 
-TransformerLens's converters omit biases that only some models of a family have; they are added here.
+TransformerLens's converters omit biases that only some models of a family have; they are added
+here.
 """
 
 import copy
@@ -20,7 +22,8 @@ from anchorlens.models.hf_model import language_model, text_config
 from anchorlens.models.hooked.placement import device_of
 
 conversions: Any = weight_conversions  # untyped: the names are not declared as exports
-# Families whose converter has another name; OLMo 2 uses that of OLMo 3, which supports grouped queries.
+# Families whose converter has another name; OLMo 2 uses that of OLMo 3, which supports grouped
+# queries.
 _CONVERTERS = {
     "olmo2": conversions.convert_olmo3_weights,
     "gemma2": conversions.convert_gemma_weights,
@@ -29,11 +32,26 @@ _CONVERTERS = {
     "gpt_neo": conversions.convert_neo_weights,
 }
 # Families whose converter maps the attention biases, or that have none.
-_WITH_BIASES = ("gpt2", "gpt_neox", "gptj", "gpt_neo", "opt", "bloom", "phi", "phi3", "gpt_oss", "olmo")
+_WITH_BIASES = (
+    "gpt2",
+    "gpt_neox",
+    "gptj",
+    "gpt_neo",
+    "opt",
+    "bloom",
+    "phi",
+    "phi3",
+    "gpt_oss",
+    "olmo",
+)
 
 
-def convert_weights(model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None) -> dict[str, Tensor]:
-    """Return a model's weights under TransformerLens's names, mostly as views of the model's memory."""
+def convert_weights(
+    model: PreTrainedModel, cfg: HookedTransformerConfig, device: str | None = None
+) -> dict[str, Tensor]:
+    """Return a model's weights under TransformerLens's names, mostly as views of the model's
+    memory.
+    """
     kind = text_config(model.config).model_type
     source = copy.copy(cfg)
     source.device = str(device or model.device)  # device of the converters' zero biases
@@ -43,11 +61,18 @@ def convert_weights(model: PreTrainedModel, cfg: HookedTransformerConfig, device
             convert = _CONVERTERS.get(kind) or getattr(conversions, f"convert_{kind}_weights")
             with _zero_biases(base) if kind == "gpt_neox" else nullcontext():
                 state = convert(model, source)
-        except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError, EinopsError) as error:
+        except (
+            AttributeError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+            NotImplementedError,
+            EinopsError,
+        ) as error:
             raise UnsupportedModelError(
-                f"The weights of this {type(model).__name__} do not have the layout of its family "
-                f"({type(error).__name__}: {' '.join(str(error).split())}). Load the unchanged checkpoint, without quantisation and "
-                "with its original modules."
+                f"The weights of this {type(model).__name__} do not have the layout of its family"
+                f" ({type(error).__name__}: {' '.join(str(error).split())}). Load the unchanged"
+                " checkpoint, without quantisation and with its original modules."
             ) from error
         if kind not in _WITH_BIASES:
             state |= _attention_biases(base, cfg)
@@ -65,36 +90,52 @@ def convert_weights(model: PreTrainedModel, cfg: HookedTransformerConfig, device
 def _attention_biases(base: Any, cfg: HookedTransformerConfig) -> dict[str, Tensor]:
     """Return the biases of the attention projections that the checkpoint has."""
     names = {"q_proj": "b_Q", "k_proj": "_b_K", "v_proj": "_b_V", "o_proj": "b_O"}
-    return {
-        f"blocks.{index}.attn.{name}": bias if name == "b_O" else rearrange(bias, "(h d_head) -> h d_head", d_head=cfg.d_head)
-        for index, layer in enumerate(base.layers)
-        for projection, name in names.items()
-        if (bias := getattr(layer.self_attn, projection).bias) is not None
-    }
+    biases: dict[str, Tensor] = {}
+    for index, layer in enumerate(base.layers):
+        for projection, name in names.items():
+            bias = getattr(layer.self_attn, projection).bias
+            if bias is None:
+                continue
+            if name != "b_O":
+                bias = rearrange(bias, "(h d_head) -> h d_head", d_head=cfg.d_head)
+            biases[f"blocks.{index}.attn.{name}"] = bias
+    return biases
 
 
 def _absent(kind: str, cfg: HookedTransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape of parameters that neither the family nor its converter has; they are set to zero."""
+    """Return name -> shape of parameters that neither the family nor its converter has; they are
+    set to zero.
+    """
     per_layer = {
         "olmo": dict.fromkeys(("attn.b_Q", "attn.b_K", "attn.b_V"), (cfg.n_heads, cfg.d_head)),
         "phi3": {"mlp.b_in": (int(cfg.d_mlp or 0),), "mlp.b_out": (cfg.d_model,)},
     }.get(kind, {})
-    absent = {f"blocks.{layer}.{name}": shape for layer in range(cfg.n_layers) for name, shape in per_layer.items()}
+    absent: dict[str, tuple[int, ...]] = {}
+    for layer in range(cfg.n_layers):
+        for name, shape in per_layer.items():
+            absent[f"blocks.{layer}.{name}"] = shape
     if kind in ("gpt2", "bloom"):
         absent["unembed.b_U"] = (cfg.d_vocab,)
     if kind == "bloom":
-        absent["pos_embed.W_pos"] = (cfg.n_ctx, cfg.d_model)  # unused: ALiBi positions are a bias of the scores
+        # Unused: ALiBi positions are a bias of the scores.
+        absent["pos_embed.W_pos"] = (cfg.n_ctx, cfg.d_model)
     return absent
 
 
 @contextmanager
 def _zero_biases(base: Any) -> Iterator[None]:
-    """Add zero attention biases to GPT-NeoX's layers during a ``with`` statement, because its converter needs them."""
-    layers = [linear for layer in base.layers for linear in (layer.attention.query_key_value, layer.attention.dense)]
-    bare = [linear for linear in layers if linear.bias is None]
+    """Add zero attention biases to GPT-NeoX's layers during a ``with`` statement, because its
+    converter needs them.
+    """
+    linears: list[Any] = []
+    for layer in base.layers:
+        linears += [layer.attention.query_key_value, layer.attention.dense]
+    bare = [linear for linear in linears if linear.bias is None]
     try:
         for linear in bare:
-            linear.bias = nn.Parameter(linear.weight.new_zeros(linear.out_features), requires_grad=False)
+            linear.bias = nn.Parameter(
+                linear.weight.new_zeros(linear.out_features), requires_grad=False
+            )
         yield
     finally:
         for linear in bare:
@@ -105,22 +146,33 @@ def check_names(wanted: Collection[str], state: Collection[str]) -> None:
     """Raise UnsupportedModelError if a state misses a parameter or has another one."""
     odd = sorted(set(wanted) ^ set(state))
     if odd:
-        raise UnsupportedModelError(f"The mapping does not cover these parameters: {', '.join(odd[:6])}.")
+        raise UnsupportedModelError(
+            f"The mapping does not cover these parameters: {', '.join(odd[:6])}."
+        )
 
 
-def cast_tensor(name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Move a tensor to the device and dtype of a parameter; raise CheckpointError if it has another shape."""
+def cast_tensor(
+    name: str, tensor: Tensor, shape: Sequence[int], device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Move a tensor to the device and dtype of a parameter; raise CheckpointError if it has another
+    shape.
+    """
     if tuple(tensor.shape) != tuple(shape):
-        raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, the configuration says {tuple(shape)}.")
+        raise CheckpointError(
+            f"{name} has shape {tuple(tensor.shape)}, the configuration says {tuple(shape)}."
+        )
     return tensor.to(device=device, dtype=dtype)
 
 
 def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> None:
-    """Set every parameter of a new model, in the memory layout of the Hugging Face tensor; empties ``state``.
+    """Set every parameter of a new model, in the memory layout of the Hugging Face tensor; empties
+    ``state``.
 
-    With ``adopt``, memory that one tensor fills alone is reused instead of copied; only if the Hugging Face model is discarded.
+    With ``adopt``, memory that one tensor fills alone is reused instead of copied; only if the
+    Hugging Face model is discarded.
     """
-    wanted, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    wanted = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
     for name in state.keys() & buffers.keys():
         buffers[name].copy_(state.pop(name))
     check_names(wanted.keys(), state)
@@ -131,7 +183,10 @@ def install(model: HookedTransformer, state: dict[str, Tensor], adopt: bool) -> 
         fresh = cast_tensor(name, tensor, parameter.shape, device_of(cfg, name), cfg.dtype)
         storage = fresh.untyped_storage()
         moved = storage.data_ptr() != tensor.untyped_storage().data_ptr()
-        alone = storage.nbytes() == fresh.numel() * fresh.element_size() and storage.data_ptr() not in taken
+        alone = (
+            storage.nbytes() == fresh.numel() * fresh.element_size()
+            and storage.data_ptr() not in taken
+        )
         if not moved and not (adopt and alone):
             fresh = fresh.clone(memory_format=torch.preserve_format)
         taken.add(fresh.untyped_storage().data_ptr())

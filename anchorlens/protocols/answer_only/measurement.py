@@ -1,22 +1,29 @@
 """Measure `answer_only`: read a truth probe on the same answer after an empty question (METHOD 5).
 
-Scope: one model and one data set per call. ΔP = 100 * (confidence after - before) in the clean prediction; negative if the missing
-question lowers the confidence. The whole question is removed, not only E_Q, so the answer token has another position.
+Scope: one model and one data set per call. ΔP = 100 * (confidence after - before) in the clean
+prediction; negative if the missing question lowers the confidence. The whole question is removed,
+not only E_Q, so the answer token has another position.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from typing_extensions import override
 
 from anchorlens.protocols.answer_only.analysis import ANALYSIS, ANCHOR
-from anchorlens.protocols.answer_only.question_removal import OTHER, build_changed_inputs, without_question
+from anchorlens.protocols.answer_only.question_removal import (
+    OTHER,
+    build_changed_inputs,
+    without_question,
+)
 from anchorlens.protocols.answer_only.spec import AnswerOnly
-from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass
+from anchorlens.protocols.probe_sweep.measurement import ProbeMeasurement
+from anchorlens.protocols.probe_sweep.probe_passes import Cells, ProbePass, distinct_tests
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.build_rows import check_not_empty
+from anchorlens.questions.build_rows import check_rows_left
 from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 
@@ -29,14 +36,20 @@ class AnswerOnlyInputs(ProbeSweepInputs):
     def record(self, spec: Any) -> dict[str, Any]:
         record = super().record(spec)
         record["config"] = {"anchors": [ANCHOR], "readout": "probe"}
-        record["counts"]["distinct_answers"] = len({pair[0].row.ids for pair in self.variants if pair[0].row is not None})
+        distinct: set[tuple[int, ...]] = set()
+        for empty, _ in self.variants:
+            if empty.row is not None:
+                distinct.add(empty.row.ids)
+        record["counts"]["distinct_answers"] = len(distinct)
         return record
 
 
 class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
     """Measurement of answers without their question."""
 
-    spec, analysis, training_lanes = AnswerOnly, ANALYSIS, 1
+    spec = AnswerOnly
+    analysis = ANALYSIS
+    training_lanes = 1
 
     @override
     def anchor(self, spec: AnswerOnly) -> str:
@@ -52,45 +65,68 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
         truth, dropped = build_labelled_rows(context, spec)
         variants, left_out = build_changed_inputs(truth, context.tokenizer, empty, spec.seed)
         gone = (*dropped, *left_out)
-        check_not_empty(tuple(variants), gone, f"in {context.data.name}")
+        check_rows_left(tuple(variants), gone, f"in {context.data.name}")
         return AnswerOnlyInputs(
-            gone, truth.rows[0].ids, (spec.probe_site,), spec.layers_of(context.adapter.n_layers), truth, tuple(variants),
-            tuple(variants.values()), context.model_name, context.data.name,
-        )  # fmt: skip
+            dropped=gone,
+            trial=truth.rows[0].ids,
+            sites=(spec.probe_site,),
+            layers=spec.layers_of(context.adapter.n_layers),
+            truth=truth,
+            test=tuple(variants),
+            variants=tuple(variants.values()),
+            model_name=context.model_name,
+            dataset=context.data.name,
+        )
 
     @override
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
-        """Pack rows with the same answer-only input together, so that its P is identical for all of them."""
+        """Pack rows with the same answer-only input together, so that its P is identical for all of
+        them.
+        """
         groups: dict[object, list[int]] = {}
         for j, (empty, _) in enumerate(inputs.variants):
             assert empty.row is not None  # every variant is an input
             groups.setdefault(self.key(empty.row), []).append(j)
+
+        def longest(tests: list[int]) -> int:
+            return max(len(inputs.row(j).ids) for j in tests)
+
         batches: list[list[int]] = []
-        for group in sorted(groups.values(), key=lambda tests: max(len(inputs.row(j).ids) for j in tests)):
+        for group in sorted(groups.values(), key=longest):
             for start in range(0, len(group), cut_size):
                 part = group[start : start + cut_size]
                 if batches and len(batches[-1]) + len(part) <= cut_size:
                     batches[-1] += part
                 else:
                     batches.append(part)
-        return [tuple((j, i) for j in batch for i in range(2)) for batch in batches]
+        return [tuple(product(batch, range(2))) for batch in batches]
 
     @override
     def passes(self, inputs: ProbeSweepInputs, spec: AnswerOnly, cells: Cells) -> list[ProbePass]:
-        """Return the clean rows with the cut that splits pathways, then the distinct inputs of each control."""
-        tests = tuple(dict.fromkeys(j for j, _ in cells))
-        changed = [
-            [one.row for j, i in cells for one in [inputs.variants[j][i]] if control in one.controls and one.row is not None]
-            for control in ("none", OTHER)
-        ]
-        distinct = [tuple({self.key(row): row for row in rows}.values()) for rows in changed]
-        return [self.split_pass(inputs, spec, tests), *(ProbePass(rows) for rows in distinct if rows)]
+        """Return the clean rows with the cut that splits pathways, then the distinct inputs of each
+        control.
+        """
+        passes = [self.split_pass(inputs, spec, distinct_tests(cells))]
+        for control in ("none", OTHER):
+            distinct: dict[object, TokenRow] = {}
+            for j, i in cells:
+                variant = inputs.variants[j][i]
+                if control in variant.controls and variant.row is not None:
+                    distinct[self.key(variant.row)] = variant.row
+            if distinct:
+                passes.append(ProbePass(rows=tuple(distinct.values())))
+        return passes
 
     @override
-    def load_variants(self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(
+        self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs
+    ) -> tuple[Variant, ...]:
         (donor,) = stored.donor_ids[row.id]
         other = stored.row("corrupt", f"{row.id}~{donor}")
-        return Variant(("none",), stored.row("corrupt", f"{row.id}~")), Variant((OTHER,), other, donor_id=donor)
+        return (
+            Variant(controls=("none",), row=stored.row("corrupt", f"{row.id}~")),
+            Variant(controls=(OTHER,), row=other, donor_id=donor),
+        )
 
 
 MEASUREMENT = AnswerOnlyMeasurement()

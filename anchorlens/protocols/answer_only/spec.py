@@ -12,10 +12,11 @@ from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 class AnswerOnly(TruthSpecification):
     """Compute ΔP at every layer for the same answer after an empty question, by pathway.
 
-    A truth probe reads the last answer token twice: after its question, and in a separate pass on the prompt without the question
-    (``Q:\\nA: y``). ΔP is the change of the confidence in the clean prediction, in percentage points. The control
-    ``other_question`` inserts another row's question; effects of the control are not due to the missing question. Pathways are
-    those of the knockout at k*, the probe layer with the best validation AUC.
+    A truth probe reads the last answer token twice: after its question, and in a separate pass on
+    the prompt without the question (``Q:\\nA: y``). ΔP is the change of the confidence in the clean
+    prediction, in percentage points. The control ``other_question`` inserts another row's question;
+    effects of the control are not due to the missing question. Pathways are those of the knockout
+    at k*, the probe layer with the best validation AUC.
 
     Source: Luo et al. 2026; the control is new.
     """
@@ -23,7 +24,9 @@ class AnswerOnly(TruthSpecification):
     NAME = "answer_only"
 
     knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
-        "mask", "Cut of the knockout that splits the pathways: mask (before the softmax) or zero (after it)."
+        "mask",
+        "Cut of the knockout that splits the pathways: mask (before the softmax) or zero (after"
+        " it).",
     )
 
     @override

@@ -1,15 +1,13 @@
 """Curves, contrasts and findings of `patch`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from typing_extensions import override
 
 from anchorlens.constants import METRIC_UNITS, PATCH_CONTROLS, UNITS
-from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
@@ -18,14 +16,30 @@ from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import CURVE_TYPES
 
 _SUMMARY = (
-    "model", "dataset", "anchor", "max_layer", "effect", SHARE, *PATCH_CONTROLS, "sim_low", "sim_high", "p_before", "n",
-)  # fmt: skip
+    "model",
+    "dataset",
+    "anchor",
+    "max_layer",
+    "effect",
+    SHARE,
+    *PATCH_CONTROLS,
+    "sim_low",
+    "sim_high",
+    "value_before",
+    "n",
+)
+
+
+_OF_BEST = ("model", "dataset", "effect", "sim_low", "sim_high", "value_before")
+"""Columns of the summary that are those of the largest cell."""
 
 
 class PatchAnalysis(Analysis):
     """Mean effects at every layer and place."""
 
-    name, title, result = "patch", "activation patching", PatchResult
+    name = "patch"
+    title = "activation patching"
+    result = PatchResult
 
     @override
     def unit(self, config: Mapping[str, Any]) -> str:
@@ -33,8 +47,10 @@ class PatchAnalysis(Analysis):
 
     @override
     def curves(self, result: PatchResult) -> pd.DataFrame:
-        curves = result.statistics.curves().assign(noise_floor=result.noise_floor).astype(CURVE_TYPES)
-        return curves.iloc[:0] if result.no_mean else curves  # an empty table has the types of its columns
+        curves = result.statistics.curves().assign(noise_floor=result.noise_floor)
+        curves = curves.astype(CURVE_TYPES)
+        # An empty table has the types of its columns.
+        return curves.iloc[:0] if result.no_mean else curves
 
     @override
     def contrasts(self, result: PatchResult) -> pd.DataFrame:
@@ -46,14 +62,14 @@ class PatchAnalysis(Analysis):
         return patch_findings(result)
 
     @override
-    def figure(self, results: Sequence[PatchResult]) -> go.Figure:
-        return plot_grids(results)
-
-    @override
     def summary(self, result: PatchResult) -> pd.DataFrame:
-        """Return, for every place, the layer with the largest |effect| that does not follow by construction, and its controls."""
-        curves, contrasts = result.curves(controls=True, all_columns=True), result.contrasts(all_columns=True)
-        shares = contrasts[contrasts["quantity"] == SHARE].set_index(["anchor", "layer"])["value"].to_dict()
+        """Return, for every place, the layer with the largest |effect| that does not follow by
+        construction, and its controls.
+        """
+        curves = result.curves(controls=True, all_columns=True)
+        contrasts = result.contrasts(all_columns=True)
+        is_share = contrasts["quantity"] == SHARE
+        shares = contrasts[is_share].set_index(["anchor", "layer"])["value"].to_dict()
         effects = curves.set_index(["control", "anchor", "layer"])["effect"].to_dict()
         own = curves[(curves["control"] == "none") & ~curves["by_construction"].astype(bool)]
         records: list[dict[str, Any]] = []
@@ -61,9 +77,16 @@ class PatchAnalysis(Analysis):
             best = curve.iloc[int(curve["effect"].abs().to_numpy().argmax())]
             cell = (anchor, int(best["layer"]))
             beside = {name: effects.get((name, *cell), np.nan) for name in PATCH_CONTROLS}
-            same = {name: best[name] for name in ("model", "dataset", "effect", "sim_low", "sim_high", "p_before")}
+            same = best[list(_OF_BEST)].to_dict()
             records.append(
-                {**same, **beside, "anchor": anchor, "max_layer": cell[1], SHARE: shares.get(cell, np.nan), "n": int(best["n"])}
+                {
+                    **same,
+                    **beside,
+                    "anchor": anchor,
+                    "max_layer": cell[1],
+                    SHARE: shares.get(cell, np.nan),
+                    "n": int(best["n"]),
+                }
             )
         return pd.DataFrame(records, columns=list(_SUMMARY))
 
@@ -72,8 +95,9 @@ class PatchAnalysis(Analysis):
         config = result.record["config"]
         controls = ", ".join(result.controls) or "none"
         return (
-            f"by {config['by']}, site {config['site']}, window {config['window']}, metric {config['metric']}, "
-            f"{config['direction']}, controls {controls}, seed {config['seed']}"
+            f"by {config['by']}, site {config['site']}, window {config['window']}, metric"
+            f" {config['metric']}, {config['direction']}, controls {controls}, seed"
+            f" {config['seed']}"
         )
 
 

@@ -1,20 +1,103 @@
-"""Findings of a patch sweep: a statement for every place at which a cell stands, a table, and notes."""
+"""Findings of a patch sweep: a statement for every place at which a cell stands, a table, and
+notes.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import copysign, floor, isnan, log10
 
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
+from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.errors import RunError
 from anchorlens.protocols.patch.grid_statistics import EFFECT, LESS_CONTROL, SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
-from anchorlens.protocols.patch.standing_cells import Cell, facts_of, statuses_of
-from anchorlens.results.estimates import LayerEstimate, concentration_note, format_layers, join_with_and, name_layers
-from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, NULL_MOVES, STANDS, TOO_FEW, Finding, Findings, empty_findings
+from anchorlens.protocols.patch.placements import OTHER_PAIR
+from anchorlens.protocols.patch.standing_cells import (
+    Cell,
+    Facts,
+    facts_of,
+    p_values_of,
+    statuses_of,
+)
+from anchorlens.results.clusters_text import cluster_note
+from anchorlens.results.estimates import (
+    LayerEstimate,
+    concentration_note,
+    format_layers,
+    join_with_and,
+    name_layers,
+)
+from anchorlens.results.findings import (
+    DESCRIPTION,
+    NOT_DETECTED,
+    NULL_MOVES,
+    STANDS,
+    TOO_FEW,
+    Finding,
+    Findings,
+    empty_findings,
+)
+from anchorlens.results.vocabulary import metric_name, row_words, unit_words
 
-_MOST_ROWS, _MOST_NAMED = 8, 4
-_WORDS = {"other_pair": "another pair's activations", "norm_matched": "a random change of the same norm"}
+_MOST_ROWS = 8
+"""Largest number of rows of the table."""
+_MOST_NAMED = 4
+"""Largest number of places that are named."""
+_WORDS = {
+    "other_pair": "another pair's activations",
+    "norm_matched": "a change of the same norm and angle in another direction",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Grid:
+    """Grid of a sweep with its statuses.
+
+    Attributes:
+        result: The sweep.
+        contrasts: Contrasts with all columns.
+        statuses: Status of every cell.
+        effects: Mean effect of every cell.
+        p: P-value of every tested cell, the largest over controls.
+    """
+
+    result: PatchResult
+    contrasts: pd.DataFrame
+    statuses: Mapping[Cell, str]
+    effects: Facts
+    p: Mapping[Cell, float]
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return metric_name(self.result.metric)
+
+    @property
+    def standing(self) -> list[Cell]:
+        """Cells that stand."""
+        return [cell for cell, status in self.statuses.items() if status == STANDS]
+
+    @property
+    def controls(self) -> str:
+        """Controls in words."""
+        return join_with_and([_WORDS[control] for control in self.result.controls])
+
+    def size(self, cell: Cell) -> float:
+        """Return the size of the effect of a cell."""
+        return abs(self.effects[cell].value)
+
+    def least_p(self, cells: Iterable[Cell]) -> float | None:
+        """Return the smallest p-value of some cells; None without one."""
+        return min((self.p[cell] for cell in cells if cell in self.p), default=None)
+
+    def largest(self, cell: Cell) -> str:
+        """Return the effect of a cell with its band, in words."""
+        fact = self.effects[cell]
+        unit = unit_words(self.result.unit)
+        if isnan(fact.sim_low):
+            return f"{fact.value:+.{_digits(fact)}f} {unit} at {cell[0]}, layer {cell[1]}"
+        return f"{_with_band(fact)} {unit} at {cell[0]}, layer {cell[1]}"
 
 
 def patch_findings(result: PatchResult) -> Findings:
@@ -22,95 +105,248 @@ def patch_findings(result: PatchResult) -> Findings:
     if result.no_mean:
         return empty_findings(f"Nothing is claimed: {result.no_mean}")
     contrasts = result.contrasts(all_columns=True)
-    statuses = statuses_of(contrasts, result.noise_floor)
-    effects, n = facts_of(contrasts, EFFECT, "none"), len(result.example_ids)
+    effects = facts_of(contrasts, EFFECT, "none")
     if not effects:
         raise RunError("The run is damaged: its contrasts have no effect. Make the run again.")
-    groups = result.statistics.n_groups
-    tested = {cell: fact for cell, fact in effects.items() if not isnan(fact.sim_low)}
-    best = max(tested or effects, key=lambda cell: abs(effects[cell].value))
-    unit, most = _unit(result), f"{effects[best].value:+.{_digits(effects[best])}f} {_unit(result)} at {best[0]}, layer {best[1]}"
-    # Layers of one statement: heads of one number in several layers are different heads; effects of other sign stand apart.
+    grid = _Grid(
+        result=result,
+        contrasts=contrasts,
+        statuses=statuses_of(contrasts, result.noise_floor),
+        effects=effects,
+        p=p_values_of(contrasts),
+    )
+    if not grid.standing:
+        return _nothing_stands(grid)
+    if not all(effects[cell].names_layers for cell in grid.standing):
+        return _without_names(grid)
+    return _name_cells(grid)
+
+
+def _name_cells(grid: _Grid) -> Findings:
+    """Return a statement for every place and direction at which cells stand."""
+    result = grid.result
+    # Layers of one statement: heads of one number in several layers are different heads; effects of
+    # other sign stand apart.
     has_heads = result.by in ("head", "head_position")
     places: dict[tuple[str, float], list[int]] = {}
-    for (place, layer), status in statuses.items():
-        if status == STANDS:
-            part = layer if has_heads else copysign(1, effects[place, layer].value)
-            places.setdefault((place, part), []).append(layer)
-    notes = [result.share_note(), *_notes(result, statuses, contrasts)]
-    if not places:
-        of = f"{n} pair{'s' if n != 1 else ''}" + (f" in {groups} groups" if groups != n else "")
-        status, sentence = _without_claim(result, statuses, groups, best)
-        headline = f"Largest mean effect: {most} ({of}). {sentence}"
-        fact = effects[best]
-        low, high = (None if isnan(end) else end for end in (fact.sim_low, fact.sim_high))
-        one = Finding(EFFECT, status, (best[1],), fact.value, low, high, fact.n, best[0], sentence=headline)
-        return Findings((one,), headline, notes=tuple(note for note in notes if note))
-    cells = sum(map(len, places.values()))
-    top = max(((place, k) for (place, _), layers in places.items() for k in layers), key=lambda cell: abs(effects[cell].value))
-    fact, share = effects[top], facts_of(contrasts, SHARE, "none")[top].value
-    controls = join_with_and([_WORDS[control] for control in result.controls])
+    for place, layer in grid.standing:
+        part = layer if has_heads else copysign(1, grid.effects[place, layer].value)
+        places.setdefault((place, part), []).append(layer)
+    top = max(grid.standing, key=grid.size)
+    share = facts_of(grid.contrasts, SHARE, "none")[top]
     headline = (
-        f"{cells} of {len(effects)} cells stand: patching {_where(places)} changes {result.metric} more than {controls}. Largest: "
-        f"{_with_band(fact)} {unit} at {top[0]}, layer {top[1]}; recovered share {share:.2f}."
+        f"{len(grid.standing)} of {len(grid.effects)} cells stand: {_directions(grid, places)} more"
+        f" than {grid.controls}. Largest: {grid.largest(top)}; recovered share"
+        f" {share.to_text(share.digits(2), sign=False)} there."
     )
     statements: list[Finding] = []
     for (place, _), layers in places.items():
-        at = max(layers, key=lambda k: abs(effects[place, k].value))
-        own = effects[place, at]
+        cells = [(place, layer) for layer in layers]
+        own = grid.effects[max(cells, key=grid.size)]
         banded = own._replace(low=own.sim_low, high=own.sim_high)
-        statements.append(Finding.of(EFFECT, STANDS, banded, layers=tuple(layers), anchor=place))
+        p = grid.least_p(cells)
+        statements.append(
+            Finding.of(EFFECT, STANDS, banded, layers=tuple(layers), anchor=place, p=p)
+        )
     statements.sort(key=lambda one: -abs(one.value or 0.0))
-    rows = [_row(one, contrasts, result.controls) for one in statements[:_MOST_ROWS]]
+    rows = [_row(one, grid.contrasts, result.controls) for one in statements[:_MOST_ROWS]]
     heads = (
         "place",
         "layers",
         "max layer",
-        f"effect [joint 95 %], {unit}",
+        f"effect [joint 95 %], {unit_words(result.unit)}",
         "recovered",
         *(f"minus {name}" for name in result.controls),
+        "p",
     )
     if len(statements) > _MOST_ROWS:
-        rows.append((f"and {len(statements) - _MOST_ROWS} more: contrasts()", *[""] * (len(heads) - 1)))
-    return Findings(tuple(statements), headline, (), tuple(rows), heads, tuple(note for note in notes if note))
+        rest = f"and {len(statements) - _MOST_ROWS} more: contrasts()"
+        rows.append((rest, *[""] * (len(heads) - 1)))
+    return Findings(tuple(statements), headline, (), tuple(rows), heads, _notes(grid, top))
 
 
-def _without_claim(result: PatchResult, statuses: Mapping[Cell, str], groups: int, best: Cell) -> tuple[str, str]:
+def _directions(grid: _Grid, places: Mapping[tuple[str, float], list[int]]) -> str:
+    """Return what is patched and whether the metric rises: ``patching A (layer 3) raises
+    logit_diff``.
+    """
+    clauses: list[str] = []
+    for verb, sign in (("raises", 1), ("lowers", -1)):
+        own = {
+            key: layers
+            for key, layers in places.items()
+            if grid.effects[key[0], layers[0]].value * sign > 0
+        }
+        if own:
+            clauses.append(f"patching {_where(own)} {verb} {grid.metric}")
+    return join_with_and(clauses) + (", each" if len(clauses) > 1 else "")
+
+
+def _without_names(grid: _Grid) -> Findings:
+    """Return a statement without places and layers for each direction in which cells stand: there
+    are fewer than twenty groups or clusters.
+    """
+    statements: list[Finding] = []
+    verbs: list[str] = []
+    for verb, sign in (("raises", 1), ("lowers", -1)):
+        cells = [cell for cell in grid.standing if grid.effects[cell].value * sign > 0]
+        if not cells:
+            continue
+        verbs.append(f"{verb} {grid.metric}")
+        fact = grid.effects[cells[0]]
+        statements.append(
+            Finding(
+                EFFECT,
+                STANDS,
+                n=fact.n,
+                n_clusters=fact.n_clusters,
+                sentence=f"{EFFECT}: {STANDS}, n = {fact.n}.",
+                p=grid.least_p(cells),
+            )
+        )
+    fact = grid.effects[grid.standing[0]]
+    words = row_words("patch")
+    is_few = fact.n < MIN_QUESTIONS_FOR_LAYERS
+    n, of = (fact.n, words.groups) if is_few else (fact.n_clusters, words.clusters)
+    headline = (
+        f"At some cells patching {join_with_and(verbs)} more than {grid.controls}. Cells are named"
+        f" from {MIN_QUESTIONS_FOR_LAYERS} {of} on; here are {n}."
+    )
+    top = max(grid.standing, key=grid.size)
+    return Findings(tuple(statements), headline, notes=_notes(grid, top))
+
+
+def _nothing_stands(grid: _Grid) -> Findings:
+    """Return a statement of the largest cell, and why nothing is claimed."""
+    result = grid.result
+    groups = result.statistics.n_groups
+    tested = [cell for cell, fact in grid.effects.items() if not isnan(fact.sim_low)]
+    best = max(tested or grid.effects, key=grid.size)
+    n = len(result.example_ids)
+    of = "1 pair" if n == 1 else f"{n} pairs"
+    if groups != n:
+        of += f" in {groups} groups"
+    status, sentence = _without_claim(result, grid.statuses, groups, best)
+    headline = f"Largest mean effect: {grid.largest(best)} ({of}). {sentence}"
+    fact = grid.effects[best]
+    one = Finding(
+        EFFECT,
+        status,
+        (best[1],),
+        value=fact.value,
+        low=None if isnan(fact.sim_low) else fact.sim_low,
+        high=None if isnan(fact.sim_high) else fact.sim_high,
+        n=fact.n,
+        n_clusters=fact.n_clusters,
+        anchor=best[0],
+        sentence=headline,
+        p=None if status in (DESCRIPTION, TOO_FEW) else grid.least_p([best]),
+    )
+    return Findings((one,), headline, notes=_notes(grid, best))
+
+
+def _without_claim(
+    result: PatchResult, statuses: Mapping[Cell, str], groups: int, best: Cell
+) -> tuple[str, str]:
     """Return the status of the largest cell, and the reason why nothing is claimed."""
     if groups < MIN_QUESTIONS_FOR_CLAIM:
-        which = (
-            "A single pair shows" if len(result.example_ids) == 1 else f"Fewer than {MIN_QUESTIONS_FOR_CLAIM} groups of pairs show"
-        )
+        which = f"Fewer than {MIN_QUESTIONS_FOR_CLAIM} {row_words('patch').groups} show"
+        if len(result.example_ids) == 1:
+            which = "A single pair shows"
         return DESCRIPTION, f"{which} values without bands: nothing is claimed."
     if not result.controls:
         return DESCRIPTION, "No control was measured, so nothing is claimed."
-    found = sum(status == NULL_MOVES for status in statuses.values())
-    moves = f" At {found} cells a control itself accounts for most of the difference." if found else ""
-    return NOT_DETECTED if statuses[best] != TOO_FEW else TOO_FEW, f"No cell stands against {' and '.join(result.controls)}.{moves}"
+    sentence = f"No cell stands against {' and '.join(result.controls)}."
+    found = list(statuses.values()).count(NULL_MOVES)
+    if found:
+        sentence += f" At {found} cells a control itself accounts for most of the difference."
+    status = TOO_FEW if statuses[best] == TOO_FEW else NOT_DETECTED
+    return status, sentence
 
 
-def _notes(result: PatchResult, statuses: Mapping[Cell, str], contrasts: pd.DataFrame) -> list[str]:
-    """Return sentences on what limits the findings."""
-    notes: list[str] = []
-    own = contrasts[(contrasts["quantity"] == EFFECT) & contrasts["sim_low"].notna()]
+def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
+    """Return sentences on what limits the findings; ``cell``: the largest one."""
+    result = grid.result
+    words = row_words("patch")
+    notes = [result.share_note()]
+    if grid.effects[cell].n >= MIN_QUESTIONS_FOR_CLAIM:
+        leading = None
+        if result.controls:
+            control = result.controls[0]
+            correlation = result.statistics.correlation(control, cell)
+            leading = (f"effect minus {control}", correlation)
+        clusters = result.statistics.clusters
+        n = grid.effects[cell].n
+        notes.append(cluster_note(clusters, n, rows=words, leading=leading))
+    own = grid.contrasts[(grid.contrasts["quantity"] == EFFECT) & grid.contrasts["sim_low"].notna()]
     if len(own):
-        notes.append(concentration_note(own, "quantity", "the {}"))
-        excluded = len(statuses) - len(own)
-        notes.append(f"Not tested: {excluded} of {len(statuses)} cells, whose value follows by construction." if excluded else "")
-    lonely = result.record["counts"].get("without_other_pair", 0)
+        if grid.standing:
+            notes.append(concentration_note(own, "quantity", "the {}", words))
+        excluded = len(grid.statuses) - len(own)
+        if excluded:
+            notes.append(
+                f"Not tested: {excluded} of {len(grid.statuses)} cells, whose value follows by"
+                " construction."
+            )
+    return tuple(filter(None, (*notes, *_notes_on_controls(result))))
+
+
+def _notes_on_controls(result: PatchResult) -> list[str]:
+    """Return which pairs the controls use, and how many pairs lack them."""
+    counts = result.record["counts"]
+    n = len(result.example_ids)
+    known = counts.get("with_template", 0)
+    notes: list[str] = []
+    if OTHER_PAIR in result.controls:
+        if not known:
+            notes.append(
+                "The data name no template, so other_pair may be a pair of another template."
+            )
+        elif known < n:
+            notes.append(
+                f"{n - known} of {n} pairs name no template: their other_pair may be one of another"
+                " template."
+            )
+    lonely = counts.get("without_other_pair", 0)
     if lonely:
         which = "1 pair has" if lonely == 1 else f"{lonely} pairs have"
-        notes.append(f"{which} no other pair of the same length and another answer: the control other_pair lacks them.")
+        same = "template, " if known else ""
+        notes.append(
+            f"{which} no other pair of the same {same}length and another answer: the control"
+            " other_pair lacks them."
+        )
+    gaussian = counts.get("gaussian_directions", 0)
+    if gaussian:
+        which = "1 pair has" if gaussian == 1 else f"{gaussian} pairs have"
+        notes.append(
+            f"{which} no two other pairs for the direction of norm_matched, which is Gaussian."
+        )
     return notes
 
 
 def _row(one: Finding, contrasts: pd.DataFrame, controls: tuple[str, ...]) -> tuple[str, ...]:
     """Return the cells of a place in the table."""
     effects = facts_of(contrasts, EFFECT, "none")
-    at = next(cell for cell, fact in effects.items() if cell[0] == one.anchor and fact.value == one.value)
+    at = next(
+        cell for cell, fact in effects.items() if cell[0] == one.anchor and fact.value == one.value
+    )
     less = [facts_of(contrasts, LESS_CONTROL, control)[at] for control in controls]
-    effect, share = effects[at], facts_of(contrasts, SHARE, "none")[at]
-    return (one.anchor, format_layers(one.layers), str(at[1]), _with_band(effect), f"{share.value:.2f}", *map(_with_band, less))
+    effect = effects[at]
+    share = facts_of(contrasts, SHARE, "none")[at]
+    return (
+        one.anchor,
+        format_layers(one.layers),
+        str(at[1]),
+        _with_band(effect),
+        share.to_text(share.digits(2), sign=False),
+        *map(_with_band, less),
+        _p_text(one.p),
+    )
+
+
+def _p_text(p: float | None) -> str:
+    if p is None:
+        return ""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _with_band(fact: LayerEstimate) -> str:
@@ -118,15 +354,13 @@ def _with_band(fact: LayerEstimate) -> str:
 
 
 def _digits(fact: LayerEstimate) -> int:
-    """Return the decimals that show three digits of a value; at most 6."""
-    return min(6, max(1, 2 - floor(log10(abs(fact.value))))) if fact.value else 2
+    """Return the decimals that show three digits of a value."""
+    return min(12, max(1, 2 - floor(log10(abs(fact.value))))) if fact.value else 2
 
 
 def _where(places: Mapping[tuple[str, float], list[int]]) -> str:
     if len(places) > _MOST_NAMED:
         return f"{len(places)} places"
-    return join_with_and([f"{place} ({name_layers(layers)})" for (place, _), layers in places.items()])
-
-
-def _unit(result: PatchResult) -> str:
-    return {"logit": "logits", "nat": "nats", "percentage points": "points"}.get(result.unit, result.unit)
+    return join_with_and(
+        [f"{place} ({name_layers(layers)})" for (place, _), layers in places.items()]
+    )

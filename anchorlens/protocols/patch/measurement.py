@@ -1,4 +1,6 @@
-"""Measure `patch`: patch activations of one prompt of a pair into the other, at every layer and place."""
+"""Measure `patch`: patch activations of one prompt of a pair into the other, at every layer and
+place.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -10,16 +12,16 @@ from typing_extensions import override
 
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import Reader
+from anchorlens.measure.patch_plan import Batch
+from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import OnWork, Plan
-from anchorlens.protocols.pair_sweep.batching import Batch
-from anchorlens.protocols.pair_sweep.donor_pairs import Placement
-from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
 from anchorlens.protocols.patch.analysis import ANALYSIS
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import SOURCE, PatchPair, values_by_construction
 from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.patching_measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
 
 
@@ -37,7 +39,9 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return prepare_patch(context, spec)
 
     @override
-    def fit(self, engine: Engine, inputs: PatchInputs, spec: Patch, plan: Plan, on_work: OnWork) -> PatchInputs:
+    def fit(
+        self, engine: Engine, inputs: PatchInputs, spec: Patch, plan: Plan, on_work: OnWork
+    ) -> PatchInputs:
         """Measure the sources' own runs, which recovered shares and ``kl`` refer to."""
         return inputs.read_sources(engine.adapter, spec)
 
@@ -59,46 +63,77 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
 
     @override
     def reader(self, adapter: Adapter, inputs: PatchInputs, pairs: Sequence[PatchPair]) -> Reader:
-        return inputs.reading.reader([pair.target for pair in pairs], [pair.base.id for pair in pairs])
+        return inputs.reading.reader(
+            [pair.target for pair in pairs], [pair.base.id for pair in pairs]
+        )
 
     @override
-    def effect(self, inputs: PatchInputs, spec: Patch, pairs: Sequence[PatchPair], before: Array, after: Array) -> Array:
+    def effect(
+        self,
+        inputs: PatchInputs,
+        spec: Patch,
+        pairs: Sequence[PatchPair],
+        before: Array,
+        after: Array,
+    ) -> Array:
         return inputs.reading.factor * (after - before)
 
     @override
-    def columns(self, inputs: PatchInputs, spec: Patch, unit: Batch, place: Placement) -> dict[str, Any]:
+    def columns(
+        self, inputs: PatchInputs, spec: Patch, batch: Batch, place: Placement
+    ) -> dict[str, Any]:
         reading = inputs.reading
-        own = [inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control] for pair in unit.pairs]
+        own = [
+            inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control]
+            for pair in batch.pairs
+        ]
         fixed = [
-            _layers_by_construction(inputs, spec, pair, place, unit.layers) for pair, place in zip(unit.pairs, own, strict=True)
+            _layers_by_construction(inputs, spec, pair, place, batch.layers)
+            for pair, place in zip(batch.pairs, own, strict=True)
         ]
         return {
-            "position": place.target[0] if spec.by in ("position", "head_position") else None, "head": place.head,
-            "unit": reading.unit, "n_patched": [len(one.target) for one in own],
-            "by_construction": [[k in layers for layers in fixed] for k in unit.layers],
-        }  # fmt: skip
+            "position": place.target[0] if spec.by in ("position", "head_position") else None,
+            "head": place.head,
+            "unit": reading.unit,
+            "n_patched": [len(one.target) for one in own],
+            "by_construction": [[k in layers for layers in fixed] for k in batch.layers],
+        }
 
     def values_beforehand(self, inputs: PatchInputs, spec: Patch, samples: pd.DataFrame) -> Array:
         """Return the value after the patch where it follows by construction; NaN elsewhere."""
         pairs = {(pair.base.id, pair.donor_id): pair for pair in inputs.pairs}
         values = np.full(len(samples), np.nan)
-        fixed = samples.assign(number=np.arange(len(samples)))[samples["by_construction"].to_numpy(dtype=bool)]
-        for key, cells in fixed.groupby(["example_id", "donor_id", "anchor", "control"], sort=False):
+        fixed = samples.assign(number=np.arange(len(samples)))[
+            samples["by_construction"].to_numpy(dtype=bool)
+        ]
+        for key, cells in fixed.groupby(
+            ["example_id", "donor_id", "anchor", "control"], sort=False
+        ):
             pair, place = pairs[key[:2]], inputs.places[key]
             known = _layers_by_construction(inputs, spec, pair, place, inputs.layers)
             assert pair.source is not None  # every pair has two prompts
             is_alike = inputs.reading.is_named or len(pair.target.ids) == len(pair.source.ids)
-            for number, layer, before in cells[["number", "layer", "value_before"]].itertuples(index=False):
+            for number, layer, before in cells[["number", "layer", "value_before"]].itertuples(
+                index=False
+            ):
                 if known[layer] == SOURCE:
-                    # A function of all logits has another shape of logits where the prompts have other lengths.
-                    values[number] = (inputs.source_values or {})[pair.base.id] if is_alike else np.nan
+                    # A function of all logits has another shape of logits where the prompts have
+                    # other lengths.
+                    values[number] = (
+                        (inputs.source_values or {})[pair.base.id] if is_alike else np.nan
+                    )
                 else:
                     values[number] = before
         return values
 
     @override
     def record_again(
-        self, adapter: Adapter, inputs: PatchInputs, spec: Patch, stored: StoredInputs, rows: Collection[str]
+        self,
+        adapter: Adapter,
+        inputs: PatchInputs,
+        spec: Patch,
+        stored: StoredInputs,
+        rows: Collection[str],
     ) -> dict[str, Any]:
         """Measure the sources' own runs of some pairs."""
         some = replace(inputs, pairs=tuple(pair for pair in inputs.pairs if pair.base.id in rows))

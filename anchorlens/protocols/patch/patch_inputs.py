@@ -1,6 +1,7 @@
-"""Inputs of a patch sweep: measured rows, sources, places and controls, made from pairs or from a run directory."""
+"""Inputs of a patch sweep: measured rows, sources, places and controls, made from pairs or from a
+run directory.
+"""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,17 +12,18 @@ from typing_extensions import override
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, PATCH_CONTROLS
 from anchorlens.engine.cost import rows_per_batch
+from anchorlens.engine.hooked_passes import full_reader, measure, states_at
+from anchorlens.engine.logits import Reads
 from anchorlens.engine.metrics import KL
-from anchorlens.engine.observed_logits import Reads
-from anchorlens.engine.reference import full_reader, measure, states_at
 from anchorlens.errors import RunError
+from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.prompts.batches import TokenBatch, pad_rows
+from anchorlens.prompts.drop_reasons import check_not_empty
 from anchorlens.prompts.pairs import TokenizedPair, drop_pair
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.protocols.patch.metric_reading import (
     Answers,
     MetricReading,
@@ -31,10 +33,18 @@ from anchorlens.protocols.patch.metric_reading import (
     lacks,
     tokens_to_append,
 )
-from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, READS, PatchPair, anchor_order, make_placements
+from anchorlens.protocols.patch.other_pairs import Directions, OtherPairs, direction_name
+from anchorlens.protocols.patch.placements import (
+    NORM_MATCHED,
+    OTHER_PAIR,
+    PAIRED,
+    READS,
+    PatchPair,
+    anchor_order,
+    make_placements,
+)
 from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.build_rows import check_not_empty
 from anchorlens.results.tables import InputTable
 
 # Logits of unpatched runs that are kept at most: 256 MB in float32.
@@ -43,17 +53,43 @@ _MOST_KEPT = 2**26
 _NO_PLACE = {"segment": "no_segment"}
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
+class ControlCounts:
+    """Counts of the controls.
+
+    Attributes:
+        with_template: Number of pairs whose template is known; the others of a control are of the
+            same one.
+        without_partner: Number of pairs without an ``other_pair``.
+        gaussian_directions: Number of pairs with fewer than two other pairs for the direction of
+            ``norm_matched``, which is then Gaussian.
+    """
+
+    with_template: int = 0
+    without_partner: int = 0
+    gaussian_directions: int = 0
+
+    def record(self, controls: Sequence[str]) -> dict[str, int]:
+        """Return the counts of the measured controls, for the record."""
+        counts = {"with_template": self.with_template}
+        if OTHER_PAIR in controls:
+            counts["without_other_pair"] = self.without_partner
+        if NORM_MATCHED in controls:
+            counts["gaussian_directions"] = self.gaussian_directions
+        return counts
+
+
+@dataclass(frozen=True, kw_only=True)
 class PatchInputs(SweepInputs):
     """Inputs of a patch sweep.
 
     Attributes:
         n_layers: Number of layers of the model.
-        pairs: Patched row (``target``) and source of the activations, with a placement per place. The control ``other_pair`` has
-            pairs of its own.
+        pairs: Patched row (``target``) and source of the activations, with a placement per place.
+            The control ``other_pair`` has pairs of its own.
         reading: Metric with the answers of the pairs.
         controls: Measured controls.
-        without_partner: Number of pairs for which no other pair has the same length.
+        counts: Counts of the controls: :class:`ControlCounts`; None without controls.
         source_values: Pair id -> metric of the source's own run; empty before :meth:`read_sources`.
     """
 
@@ -61,70 +97,121 @@ class PatchInputs(SweepInputs):
     pairs: tuple[PatchPair, ...]
     reading: MetricReading
     controls: tuple[str, ...] = ()
-    without_partner: int = 0
+    counts: "ControlCounts | None" = None
     source_values: "Mapping[str, float] | None" = None
 
     @property
     @override
     def max_tokens(self) -> int:
-        return max(len(row.ids) for pair in self.own_pairs for row in (pair.target, pair.source) if row is not None)
+        return max(len(row.ids) for row in (*self.targets, *self.sources))
 
     @property
     def own_pairs(self) -> list[PatchPair]:
         """Pairs of the measurement, without those of ``other_pair``."""
         return [pair for pair in self.pairs if pair.placements[0].control == "none"]
 
+    @property
+    def targets(self) -> list[TokenizedPrompt]:
+        """Patched prompts of the pairs of the measurement."""
+        return [pair.target for pair in self.own_pairs]
+
+    @property
+    def sources(self) -> list[TokenizedPrompt]:
+        """Sources of the pairs of the measurement."""
+        return [pair.source for pair in self.own_pairs if pair.source is not None]
+
     @cached_property
     def places(self) -> Mapping[tuple[str, str, str, str], Placement]:
         """Pair id, source id, anchor and control -> placement."""
-        return {(pair.base.id, pair.donor_id, p.anchor, p.control): p for pair in self.pairs for p in pair.placements}
+        places: dict[tuple[str, str, str, str], Placement] = {}
+        for pair in self.pairs:
+            for place in pair.placements:
+                places[pair.base.id, pair.donor_id, place.anchor, place.control] = place
+        return places
 
     @override
     def table(self) -> InputTable:
         ids: dict[str, list[str]] = {}
         for pair in self.pairs:
             ids.setdefault(pair.base.id, []).append(pair.donor_id)
-        sources = [pair.source for pair in self.own_pairs if pair.source is not None]
-        return InputTable({"base": [pair.base for pair in self.own_pairs], "donor": sources}, ids)
+        directions: dict[str, TokenizedPrompt] = {}
+        for pair in self.own_pairs:
+            for place in pair.placements:
+                for one in place.towards or ():
+                    directions[one.prompt.id] = one.prompt
+        inputs = {
+            "base": self.targets,
+            "donor": self.sources,
+            "direction": list(directions.values()),
+        }
+        return InputTable(inputs, ids)
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        anchors = anchor_order([place.anchor for pair in self.own_pairs for place in pair.placements])
-        counts: dict[str, Any] = {"evaluated": len(self.own_pairs), "groups": len({pair.base.group for pair in self.own_pairs})}
-        rows = [row for pair in self.own_pairs for row in (pair.target, pair.source) if row is not None]
-        counts["unpaired_positions"] = sum(row.positions["last"][0] + 1 - len(row.positions[PAIRED]) for row in rows)
-        if OTHER_PAIR in self.controls:
-            counts["without_other_pair"] = self.without_partner
         values = self.source_values or {}
-        pairs = {
-            pair.base.id: {"answer_ids": list(answer), "wrong_ids": list(wrong), "source_value": values.get(pair.base.id)}
-            for pair in self.own_pairs
-            for answer, wrong in [self.reading.answers[pair.base.id]]
+        anchors: list[str] = []
+        groups: set[str] = set()
+        pairs: dict[str, dict[str, Any]] = {}
+        for pair in self.own_pairs:
+            anchors += [place.anchor for place in pair.placements]
+            groups.add(pair.base.group)
+            own = self.reading.answers[pair.base.id]
+            pairs[pair.base.id] = {
+                "answer_ids": list(own.answer),
+                "wrong_ids": list(own.wrong),
+                "source_value": values.get(pair.base.id),
+            }
+            if own.any_of:
+                pairs[pair.base.id]["any_of"] = True
+            if self.reading.pair_rows:
+                pairs[pair.base.id]["row"] = dict(self.reading.pair_rows[pair.base.id])
+        unpaired = 0
+        for row in (*self.targets, *self.sources):
+            n_prompt = row.positions["last"][0] + 1
+            unpaired += n_prompt - len(row.positions[PAIRED])
+        counts: dict[str, Any] = {
+            "evaluated": len(self.own_pairs),
+            "groups": len(groups),
+            "unpaired_positions": unpaired,
         }
-        config = {"anchors": anchors, "metric": self.reading.name, "controls": list(self.controls) or NONE}
+        if self.counts is not None:
+            counts |= self.counts.record(self.controls)
+        config = {
+            "anchors": anchor_order(anchors),
+            "metric": self.reading.name,
+            "controls": list(self.controls) or NONE,
+        }
         return {"config": config, "counts": counts, "pairs": pairs}
 
     def read_sources(self, adapter: Adapter, spec: Patch) -> "PatchInputs":
-        """Return the inputs with the metric of every source's own run and, for ``kl``, the states of the clean runs."""
-        pairs, reading = self.own_pairs, self.reading
-        ids, width = [pair.base.id for pair in pairs], self.max_tokens
-        size = rows_per_batch(adapter.shape, adapter.devices, width, spec.batch_size, spec.max_memory)
-        targets, sources = [pair.target for pair in pairs], [pair.source for pair in pairs if pair.source is not None]
+        """Return the inputs with the metric of every source's own run and, for ``kl``, the states
+        of the clean runs.
+        """
+        reading = self.reading
+        ids = [row.id for row in self.targets]
+        size = rows_per_batch(
+            adapter.shape, adapter.devices, self.max_tokens, spec.batch_size, spec.max_memory
+        )
         if reading.metric == KL:
-            clean = sources if spec.direction == "denoising" else targets
+            clean = self.sources if spec.direction == "denoising" else self.targets
             states: dict[str, torch.Tensor] = {}
             for some, rows in zip(_parts(ids, size), _parts(clean, size), strict=True):
+                tokens = _batch(rows)
                 last = torch.tensor([row.positions["last"][0] for row in rows])
                 with torch.no_grad():
-                    found = states_at(adapter, pad_rows([row.ids for row in rows]), (), None, torch.arange(len(rows)), last)
+                    found = states_at(adapter, tokens, (), None, torch.arange(len(rows)), last)
                 states |= dict(zip(some, found.cpu(), strict=True))
             reading = replace(reading, clean_states=states)
         values: dict[str, float] = {}
-        for some, rows in zip(_parts(ids, size), _parts(sources, size), strict=True):
+        for some, rows in zip(_parts(ids, size), _parts(self.sources, size), strict=True):
             reader = full_reader(reading.reader(rows, some))
-            found = measure(adapter, pad_rows([row.ids for row in rows]), (), reader).values[reading.name]
+            found = measure(adapter, _batch(rows), (), reader).values[reading.name]
             values |= dict(zip(some, found.tolist(), strict=True))
         return replace(self, reading=reading, source_values=values)
+
+
+def _batch(rows: Sequence[TokenizedPrompt]) -> TokenBatch:
+    return pad_rows([row.ids for row in rows])
 
 
 def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
@@ -132,56 +219,100 @@ def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
 
 
 def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
-    """Make the inputs of a sweep; pairs that the metric or the places do not allow are dropped and counted."""
+    """Make the inputs of a sweep; pairs that the metric or the places do not allow are dropped and
+    counted.
+    """
     check_not_empty(context.pairs, context.dropped, f"in {context.data.name}")
-    adapter, dropped = context.adapter, list(context.dropped)
-    answers = {one.corrupted.pair.id: (one.answer, one.wrong) for one in context.pairs}
+    adapter = context.adapter
+    dropped = list(context.dropped)
+    answers: dict[str, Answers] = {}
+    for one in context.pairs:
+        answers[one.corrupted.pair.id] = Answers(one.answer, one.wrong, one.any_of)
     reading = MetricReading(choose_metric(spec.metric, list(answers.values())), answers)
+    if spec.takes_row:
+        rows = {one.corrupted.pair.id: one.corrupted.pair.row() for one in context.pairs}
+        reading = replace(reading, pair_rows=rows)
     made: list[PatchPair] = []
     unpatched: dict[str, UnpatchedReads] = {}
     n_kept = 0
     for one in context.pairs:
         own = one.corrupted.pair
-        reason, detail = lacks(reading.metric, *answers[own.id]), ""
-        pair = None
-        if not reason:
-            pair = _make_pair(adapter, spec, one, reading, answers[own.id])
-            longest = max(len(pair.target.ids), len(pair.source.ids) if pair.source is not None else 0)
-            if longest > adapter.shape.n_ctx:
-                reason, detail = "too_long", f"{longest} tokens with the answer, the model takes {adapter.shape.n_ctx}"
-            elif not pair.placements:
-                reason, detail = _NO_PLACE.get(spec.by, "no_paired_position"), f"by={spec.by!r}"
-            elif spec.site == "pattern" and len(pair.target.ids) != len(pair.source.ids if pair.source is not None else ()):
-                reason, detail = "length_differs", "attention patterns of prompts of different length"
-        if reason or pair is None:
+        if reason := lacks(reading.metric, answers[own.id]):
+            dropped.append(drop_pair(own, context.data.name, reason, ""))
+            continue
+        pair = _make_pair(adapter, spec, one, reading, answers[own.id])
+        reason, detail = _reason_against(adapter, spec, pair)
+        if reason:
             dropped.append(drop_pair(own, context.data.name, reason, detail))
-        else:
-            if not isinstance(reading.metric, str):
-                found = find_reads(pair, reading.metric, adapter, spec.metric_positions)
-                n_kept += len(found.logits) * adapter.shape.d_vocab
-                unpatched[own.id] = found if n_kept <= _MOST_KEPT else replace(found, logits={})
-                pair = _with_reads(pair, found.reads)
-            made.append(pair)
+            continue
+        if not isinstance(reading.metric, str):
+            pair_row = reading.pair_rows.get(own.id)
+            found = find_reads(pair, reading.metric, adapter, spec.metric_positions, pair_row)
+            n_kept += len(found.logits) * adapter.shape.d_vocab
+            unpatched[own.id] = found if n_kept <= _MOST_KEPT else replace(found, logits={})
+            pair = _with_reads(pair, found.reads)
+        made.append(pair)
     reading = replace(reading, unpatched=unpatched)
     check_not_empty(made, dropped, f"in {context.data.name}")
     controls = _choose_controls(spec, made)
-    pairs, lonely = _with_controls(adapter, spec, made, controls, lambda pair: _draw_partner(spec, pair, made, answers))
-    layers = spec.layers_of(adapter.n_layers)
-    return PatchInputs(tuple(dropped), made[0].target.ids, (spec.site,), layers, adapter.n_layers, pairs, reading, controls, lonely)
+    draw = OtherPairs(spec, made, answers)
+    pairs, control_counts = _with_controls(
+        adapter,
+        spec,
+        made,
+        controls,
+        partner_of=draw.pick_partner,
+        directions_of=draw.pick_directions,
+    )
+    return PatchInputs(
+        dropped=tuple(dropped),
+        trial=made[0].target.ids,
+        sites=(spec.site,),
+        layers=spec.layers_of(adapter.n_layers),
+        n_layers=adapter.n_layers,
+        pairs=pairs,
+        reading=reading,
+        controls=controls,
+        counts=control_counts,
+    )
 
 
-def _make_pair(adapter: Adapter, spec: Patch, one: TokenizedPair, reading: MetricReading, answers: Answers) -> PatchPair:
+def _reason_against(adapter: Adapter, spec: Patch, pair: PatchPair) -> tuple[str, str]:
+    """Return the reason why a pair cannot be measured, and its detail; empty if it can."""
+    assert pair.source is not None  # every pair has two prompts
+    n_target = len(pair.target.ids)
+    n_source = len(pair.source.ids)
+    longest = max(n_target, n_source)
+    n_ctx = adapter.shape.n_ctx
+    if longest > n_ctx:
+        return "too_long", f"{longest} tokens with the answer, the model takes {n_ctx}"
+    if not pair.placements:
+        return _NO_PLACE.get(spec.by, "no_paired_position"), f"by={spec.by!r}"
+    if spec.site == "pattern" and n_target != n_source:
+        return "length_differs", "attention patterns of prompts of different length"
+    return "", ""
+
+
+def _make_pair(
+    adapter: Adapter, spec: Patch, one: TokenizedPair, reading: MetricReading, answers: Answers
+) -> PatchPair:
     """Return a pair with its places; the answer's first tokens are appended to both prompts."""
-    forced, name = tokens_to_append(reading.metric, *answers), one.corrupted.pair.id
+    forced = tokens_to_append(reading.metric, answers)
+    name = one.corrupted.pair.id
 
-    def row(at: int, prompt: TokenizedPrompt) -> TokenizedPrompt:
+    def row(at: int, prompt: TokenizedPrompt, row_id: str) -> TokenizedPrompt:
         paired = tuple(positions[at] for positions in one.alignment)
-        return replace(prompt, ids=prompt.ids + forced, positions={**prompt.positions, PAIRED: paired})
+        positions = {**prompt.positions, PAIRED: paired}
+        return replace(prompt, id=row_id, ids=prompt.ids + forced, positions=positions)
 
-    rows = {"clean": row(0, one.clean), "corrupted": row(1, one.corrupted)}
-    to, by = ("corrupted", "clean") if spec.direction == "denoising" else ("clean", "corrupted")
-    target, source = replace(rows[to], id=name), replace(rows[by], id=f"{name}|{by}")
-    return Pair(target, target, source, source, source.id, make_placements(spec, target, source, adapter.n_heads(spec.site)))
+    if spec.direction == "denoising":
+        target = row(1, one.corrupted, name)
+        source = row(0, one.clean, f"{name}|clean")
+    else:
+        target = row(0, one.clean, name)
+        source = row(1, one.corrupted, f"{name}|corrupted")
+    places = make_placements(spec, target, source, adapter.n_heads(spec.site))
+    return Pair(target, target, source, source, source.id, places)
 
 
 def _with_reads(pair: PatchPair, reads: Reads) -> PatchPair:
@@ -191,76 +322,124 @@ def _with_reads(pair: PatchPair, reads: Reads) -> PatchPair:
 
 
 def _choose_controls(spec: Patch, pairs: Sequence[PatchPair]) -> tuple[str, ...]:
+    if spec.controls == NONE:
+        return ()
+    wanted = set(spec.controls)
     if spec.controls == AUTO:
-        enough = len({pair.base.group for pair in pairs}) >= MIN_QUESTIONS_FOR_CLAIM
-        return tuple(name for name in PATCH_CONTROLS if enough and not (name == NORM_MATCHED and spec.site == "pattern"))
-    return () if spec.controls == NONE else tuple(name for name in PATCH_CONTROLS if name in spec.controls)
-
-
-def _draw_partner(
-    spec: Patch, pair: PatchPair, pairs: Sequence[PatchPair], answers: Mapping[str, Answers]
-) -> TokenizedPrompt | None:
-    """Draw the source of another group with as many prompt tokens, other tokens and another answer; None if there is none."""
-    own = pair.source
-    assert own is not None  # every pair has two prompts
-    fits = [
-        other.source
-        for other in pairs
-        if other.source is not None and other.base.group != pair.base.group
-        and other.source.positions["last"] == own.positions["last"] and other.source.ids != own.ids
-        and (not answers[pair.base.id][0] or answers[other.base.id][0] != answers[pair.base.id][0])
-    ]  # fmt: skip
-    return random.Random(f"{spec.seed}:{OTHER_PAIR}:{pair.base.id}").choice(fits) if fits else None
+        groups = {pair.base.group for pair in pairs}
+        wanted = set(PATCH_CONTROLS) if len(groups) >= MIN_QUESTIONS_FOR_CLAIM else set()
+        if spec.site == "pattern":
+            wanted.discard(NORM_MATCHED)
+    return tuple(name for name in PATCH_CONTROLS if name in wanted)
 
 
 def _with_controls(
-    adapter: Adapter, spec: Patch, pairs: Sequence[PatchPair], controls: Sequence[str],
+    adapter: Adapter,
+    spec: Patch,
+    pairs: Sequence[PatchPair],
+    controls: Sequence[str],
+    *,
     partner_of: Callable[[PatchPair], TokenizedPrompt | None],
-) -> tuple[tuple[PatchPair, ...], int]:  # fmt: skip
-    """Return all pairs, those of ``other_pair`` included, and the number of pairs without a partner."""
-    heads, out, lonely = adapter.n_heads(spec.site), list[PatchPair](), 0
+    directions_of: Callable[[PatchPair], Directions | None],
+) -> tuple[tuple[PatchPair, ...], ControlCounts]:
+    """Return all pairs, those of ``other_pair`` included, and the counts of the controls."""
+    heads = adapter.n_heads(spec.site)
+    out: list[PatchPair] = []
+    counts = ControlCounts()
     for pair in pairs:
         source = pair.source
         assert source is not None  # every pair has two prompts
+        counts.with_template += bool(pair.base.cluster)
         own = pair
         if NORM_MATCHED in controls:
             label = f"{spec.seed}:{NORM_MATCHED}:{pair.base.id}"
-            own = replace(pair, placements=pair.placements + make_placements(spec, pair.target, source, heads, NORM_MATCHED, label))
+            towards = directions_of(pair)
+            counts.gaussian_directions += towards is None
+            turned = make_placements(
+                spec, pair.target, source, heads, NORM_MATCHED, label=label, towards=towards
+            )
+            own = replace(pair, placements=pair.placements + turned)
         out.append(own)
         if OTHER_PAIR in controls:
             other = partner_of(pair)
-            lonely += other is None
+            counts.without_partner += other is None
             if other is not None:
                 places = make_placements(spec, pair.target, source, heads, OTHER_PAIR)
                 out.append(Pair(pair.target, pair.target, other, other, other.id, places))
-    return tuple(out), lonely
+    return tuple(out), counts
 
 
 def restore_patch(adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
     """Rebuild the inputs of a sweep from its run directory, without data set and tokenizer."""
     record = stored.result.record.get("pairs", {})
     if missing := [name for name in stored.donor_ids if name not in record]:
-        raise RunError(f"run.json lacks the answers of pair {missing[0]!r}, so its cells cannot be measured again.")
-    answers = {name: (tuple(one["answer_ids"]), tuple(one["wrong_ids"])) for name, one in record.items()}
-    for name, both in answers.items():
-        if max((*both[0], *both[1]), default=0) >= adapter.shape.d_vocab:
-            raise RunError(f"run.json is damaged: answers of pair {name!r} are not in the vocabulary. Make the run again.")
-        if reason := lacks(spec.metric, *both):
+        raise RunError(
+            f"run.json lacks the answers of pair {missing[0]!r}, so its cells cannot be measured"
+            " again."
+        )
+    answers: dict[str, Answers] = {}
+    for name, one in record.items():
+        both = Answers(tuple(one["answer_ids"]), tuple(one["wrong_ids"]), one.get("any_of", False))
+        answers[name] = both
+        if max((*both.answer, *both.wrong), default=0) >= adapter.shape.d_vocab:
             raise RunError(
-                f"run.json is damaged: answers of pair {name!r} do not allow {spec.metric!r}: {reason}. Make the run again."
+                f"run.json is damaged: answers of pair {name!r} are not in the vocabulary. Make the"
+                " run again."
             )
+        if reason := lacks(spec.metric, both):
+            raise RunError(
+                f"run.json is damaged: answers of pair {name!r} do not allow {spec.metric!r}:"
+                f" {reason}. Make the run again."
+            )
+    pair_rows: dict[str, Any] = {}
+    if spec.takes_row:
+        if lacking := [name for name, one in record.items() if one.get("row") is None]:
+            raise RunError(
+                f"run.json lacks the row of pair {lacking[0]!r}, which the metric takes. Pass the"
+                " metric of the run, or make the run again."
+            )
+        pair_rows = {name: one["row"] for name, one in record.items()}
     pairs: list[PatchPair] = []
     partners: dict[str, TokenizedPrompt] = {}
     for name, (own, *other) in stored.donor_ids.items():
-        target, source = TokenizedPrompt(**stored.fields("base", name)), TokenizedPrompt(**stored.fields("donor", own))
-        pairs.append(Pair(target, target, source, source, own, make_placements(spec, target, source, adapter.n_heads(spec.site))))
+        target = TokenizedPrompt(**stored.fields("base", name))
+        source = TokenizedPrompt(**stored.fields("donor", own))
+        places = make_placements(spec, target, source, adapter.n_heads(spec.site))
+        pairs.append(Pair(target, target, source, source, own, places))
         if other:
             partners[name] = TokenizedPrompt(**stored.fields("donor", other[0]))
     controls = () if spec.controls == NONE else tuple(spec.controls)
     check_stored_pairs(pairs)
-    whole, lonely = _with_controls(adapter, spec, pairs, controls, lambda pair: partners.get(pair.base.id))
+    whole, control_counts = _with_controls(
+        adapter,
+        spec,
+        pairs,
+        controls,
+        partner_of=lambda pair: partners.get(pair.base.id),
+        directions_of=lambda pair: _load_directions(stored, pair),
+    )
     check_stored_pairs(whole)
     metric = spec.metric if callable(spec.metric) else str(spec.metric)
-    reading, sites = MetricReading(metric, answers), (spec.site,)
-    inputs = PatchInputs((), pairs[0].target.ids, sites, stored.layers, adapter.n_layers, whole, reading, controls, lonely)
+    inputs = PatchInputs(
+        dropped=(),
+        trial=pairs[0].target.ids,
+        sites=(spec.site,),
+        layers=stored.layers,
+        n_layers=adapter.n_layers,
+        pairs=whole,
+        reading=MetricReading(metric, answers, pair_rows=pair_rows),
+        controls=controls,
+        counts=control_counts,
+    )
     return inputs.read_sources(adapter, spec) if metric == KL else inputs
+
+
+def _load_directions(stored: StoredInputs, pair: PatchPair) -> Directions | None:
+    """Return the two prompts of a direction of a saved sweep; None if it was Gaussian."""
+    first, second = (direction_name(pair.base.id, side) for side in (0, 1))
+    if ("direction", first) not in stored.records:
+        return None
+    return (
+        TokenizedPrompt(**stored.fields("direction", first)),
+        TokenizedPrompt(**stored.fields("direction", second)),
+    )

@@ -1,4 +1,6 @@
-"""Result of a patch sweep: effects as a tensor and as labelled arrays, and the grid of one pair or of the mean over pairs."""
+"""Result of a patch sweep: effects as a tensor and as labelled arrays, and the grid of one pair or
+of the mean over pairs.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +17,7 @@ from anchorlens.protocols.patch.grid_statistics import EFFECT, SHARE, GridStatis
 from anchorlens.protocols.patch.standing_cells import find_standing_cells
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
+from anchorlens.results.vocabulary import metric_name, unit_words
 
 if TYPE_CHECKING:
     import torch
@@ -24,10 +27,16 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 MEAN = "mean"
 QUANTITIES = (EFFECT, "value_after", SHARE)
-_AXES = {"position": ("position",), "segment": ("segment",), "layer": (), "head": ("head",), "head_position": ("position", "head")}
+_AXES = {
+    "position": ("position",),
+    "segment": ("segment",),
+    "layer": (),
+    "head": ("head",),
+    "head_position": ("position", "head"),
+}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PatchGrid:
     """Grid of layers and places of one pair, or of the mean over pairs, as a heatmap shows it.
 
@@ -38,10 +47,11 @@ class PatchGrid:
         values: Values, [layer place]; NaN where a cell was not measured.
         layers: Measured layers.
         places: Names of the places: ``pos:5``, ``head:3``, a segment, ``all``.
-        clean_tokens: Tokens of the clean prompt at each place, joined; empty for heads. Of the mean: those of all pairs, ``*`` where
-            they differ.
+        clean_tokens: Tokens of the clean prompt at each place, joined; empty for heads.
+            For the mean, the tokens that all pairs share, ``*`` elsewhere.
         corrupted_tokens: The same of the corrupted prompt.
-        stands: Whether the mean effect of a cell stands, [layer place]; see :attr:`PatchResult.findings`.
+        stands: Whether the mean effect of a cell stands, [layer place]; see
+            :attr:`PatchResult.findings`.
         by_construction: Whether the value of a cell follows by construction, [layer place].
         n: Number of groups.
         note: Remark on the values; empty if there is none.
@@ -73,18 +83,15 @@ class PatchResult(SweepResult):
 
     @property
     def by(self) -> str:
-        """Kind of the places: ``position``, ``segment``, ``layer``, ``head`` or ``head_position``."""
+        """Kind of the places: ``position``, ``segment``, ``layer``, ``head`` or
+        ``head_position``.
+        """
         return str(self.record["config"]["by"])
 
     @property
     def metric(self) -> str:
         """Name of the metric."""
         return str(self.record["config"]["metric"])
-
-    @property
-    def unit(self) -> str:
-        """Unit of the effect."""
-        return str(self._samples["unit"].iloc[0])
 
     @property
     def controls(self) -> tuple[str, ...]:
@@ -99,86 +106,115 @@ class PatchResult(SweepResult):
 
     @property
     def effects(self) -> "Float[torch.Tensor, 'pair layer *place']":
-        """Effect on the metric, [pair layer *place]; NaN where a pair lacks the place. The axes are those of :meth:`to_xarray`."""
+        """Effect on the metric, [pair layer *place]; NaN where a pair lacks the place.
+
+        The axes are those of :meth:`to_xarray`.
+        """
         import torch
 
         return torch.from_numpy(self._array(EFFECT, "none"))
 
     @override
     def to_xarray(self, quantity: str = EFFECT, control: str = "none") -> "xarray.DataArray":
-        """Return a quantity of every pair as a labelled array; its mean over pairs is ``.mean("pair")``.
+        """Return a quantity of every pair as a labelled array; its mean over pairs is
+        ``.mean("pair")``.
 
         Args:
-            quantity: ``effect``, ``value_after`` (the metric after the patch) or ``recovered_share``. A mean of shares is no
-                recovered share: :meth:`grid` divides the means.
+            quantity: ``effect``, ``value_after`` (the metric after the patch) or
+                ``recovered_share``. A mean of shares is no recovered share: :meth:`grid` divides
+                the means.
             control: ``none``, ``other_pair`` or ``norm_matched``.
 
         Returns:
-            [pair layer position], or ``segment`` or ``head`` in place of ``position``, both position and head, or none. NaN where a
-            pair lacks the place. Coordinates: ``pair`` (ids), ``group`` along ``pair``, ``layer``, places. Attributes: ``run_id``,
-            ``model``, ``dataset``, ``protocol``, ``metric``, ``units``.
+            [pair layer position], or ``segment`` or ``head`` in place of ``position``, both
+            position and head, or none. NaN where a pair lacks the place. Coordinates: ``pair``
+            (ids), ``group`` along ``pair``, ``layer``, places. Attributes: ``run_id``, ``model``,
+            ``dataset``, ``protocol``, ``metric``, ``units``.
 
         Raises:
             InputError: If xarray is not installed, or the quantity or the control was not measured.
         """
         if find_spec("xarray") is None:
-            raise InputError("to_xarray needs xarray, which is not installed. Install it with pip install 'anchorlens[labelled]'.")
+            raise InputError(
+                "to_xarray needs xarray, which is not installed. Install it with pip install"
+                " 'anchorlens[labelled]'."
+            )
         import xarray
 
         values = self._array(self._check_quantity(quantity), self._check_control(control))
-        groups = self._examples[self._examples["role"] == "base"].set_index("example_id")["question_id"]
+        groups = self._examples[self._examples["role"] == "base"].set_index("example_id")[
+            "question_id"
+        ]
         return xarray.DataArray(
             values,
             dims=("pair", "layer", *_AXES[self.by]),
             coords={
-                "pair": list(self.example_ids), "layer": list(self.layers), **self._axes,
+                "pair": list(self.example_ids),
+                "layer": list(self.layers),
+                **self._axes,
                 "group": ("pair", groups.reindex(list(self.example_ids)).to_numpy(dtype=str)),
             },
             name=quantity,
             attrs={
-                "run_id": self.run_id, "model": self.model, "dataset": self.dataset, "protocol": self.protocol.name,
-                "metric": self.metric, "units": "" if quantity == SHARE else self.unit,
+                "run_id": self.run_id,
+                "model": self.model,
+                "dataset": self.dataset,
+                "protocol": self.protocol.name,
+                "metric": self.metric,
+                "units": "" if quantity == SHARE else self.unit,
             },
-        )  # fmt: skip
+        )
 
-    def grid(self, pair: "str | int" = MEAN, quantity: str = EFFECT, control: str = "none") -> PatchGrid:
+    def grid(
+        self, pair: "str | int" = MEAN, quantity: str = EFFECT, control: str = "none"
+    ) -> PatchGrid:
         """Return the grid of layers and places of one pair, or of the mean over pairs.
 
         Args:
             pair: Id, index or words of a pair, or ``mean``.
-            quantity: ``effect``, ``value_after`` or ``recovered_share`` (0: corrupted run, 1: clean run; of the mean: ratio of the
-                means over pairs).
+            quantity: ``effect``, ``value_after`` or ``recovered_share`` (0: corrupted run, 1: clean
+                run; of the mean: ratio of the means over pairs).
             control: ``none``, ``other_pair`` or ``norm_matched``.
 
         Raises:
-            InputError: If there is no such pair, quantity or control, or no mean because pairs differ in their number of positions.
+            InputError: If there is no such pair, quantity or control, or no mean because pairs
+                differ in their number of positions.
         """
-        quantity, control = self._check_quantity(quantity), self._check_control(control)
+        quantity = self._check_quantity(quantity)
+        control = self._check_control(control)
         name = MEAN if pair == MEAN else self.id_of(pair)
         if name == MEAN and (why := self.no_mean):
             raise InputError(f"pair='mean': {why}", argument="pair")
         cells = pd.MultiIndex.from_product([self.anchors, self.layers])
         shape = len(self.anchors), len(self.layers)
         own = self._samples[self._samples["control"] == control]
-        own = own if name == MEAN else own[own["example_id"] == name]
+        if name != MEAN:
+            own = own[own["example_id"] == name]
         if quantity == SHARE:
             moved, total = self._share_parts(own)
-            by_cell = [part.groupby([own["anchor"], own["layer"]], sort=False).mean() for part in (moved, total)]
-            values = by_cell[0] / by_cell[1]
+            cell = [own["anchor"], own["layer"]]
+            values = moved.groupby(cell, sort=False).mean() / total.groupby(cell, sort=False).mean()
         else:
             values = own.groupby(["anchor", "layer"], sort=False)[quantity].mean()
         fixed = own.groupby(["anchor", "layer"], sort=False)["by_construction"].mean() > 0.5
+        fixed = fixed.reindex(cells, fill_value=False).to_numpy(dtype=bool)
         stand: set[tuple[str, int]] = set()
         if name == MEAN and control == "none":
             stand = find_standing_cells(self.contrasts(all_columns=True), self.noise_floor)
         return PatchGrid(
-            pair=name, quantity=quantity, unit="" if quantity == SHARE else self.unit, layers=self.layers, places=self.anchors,
+            pair=name,
+            quantity=quantity,
+            unit="" if quantity == SHARE else self.unit,
+            layers=self.layers,
+            places=self.anchors,
             values=values.reindex(cells).to_numpy(dtype=np.float64).reshape(shape).T,
-            clean_tokens=self._tokens("clean", name), corrupted_tokens=self._tokens("corrupted", name),
+            clean_tokens=self._tokens("clean", name),
+            corrupted_tokens=self._tokens("corrupted", name),
             stands=np.array([cell in stand for cell in cells], dtype=bool).reshape(shape).T,
-            by_construction=fixed.reindex(cells, fill_value=False).to_numpy(dtype=bool).reshape(shape).T,
-            n=own["question_id"].nunique(), note=self.share_note(name) if quantity == SHARE else "",
-        )  # fmt: skip
+            by_construction=fixed.reshape(shape).T,
+            n=own["question_id"].nunique(),
+            note=self.share_note(name) if quantity == SHARE else "",
+        )
 
     @property
     def statistics(self) -> GridStatistics:
@@ -190,44 +226,68 @@ class PatchResult(SweepResult):
         """Reason why there is no mean over pairs; empty if there is one."""
         if self.by not in ("position", "head_position"):
             return ""
-        lengths = sorted({where["last"][0] + 1 for where in self._positions.values()})
-        if len(lengths) < 2:
+        lengths = [where["last"][0] + 1 for where in self._positions.values()]
+        least = min(lengths, default=0)
+        most = max(lengths, default=0)
+        if least == most:
             return ""
         return (
-            f"the pairs have different numbers of positions ({lengths[0]} to {lengths[-1]}), so no mean at a position is shown. "
-            "Use by='segment', or pairs of one length."
+            f"the pairs have different numbers of positions ({least} to {most}), so no"
+            " mean at a position is shown. Use by='segment', or pairs of one length."
         )
 
     @property
     def source_values(self) -> dict[str, "float | None"]:
-        """Pair id -> metric of the source's own run: the clean run for denoising, the corrupted run for noising."""
+        """Pair id -> metric of the source's own run: the clean run for denoising, the corrupted run
+        for noising.
+        """
         return {name: one.get("source_value") for name, one in self.record.get("pairs", {}).items()}
 
     def share_note(self, pair: str = MEAN) -> str:
-        """Return a warning where clean and corrupted run hardly differ, so that recovered shares are unreliable; else ""."""
+        """Return a warning where clean and corrupted run hardly differ, so that recovered shares
+        are unreliable; else "".
+        """
         totals = self.statistics.totals(self.source_values, denoising=self.is_denoising)
+        own = totals
+        typical = float(totals.abs().mean())
         if pair != MEAN:
             own = totals[totals.index.get_level_values("example_id") == pair]
             typical = float(totals.abs().median())
-        else:
-            own, typical = totals, float(totals.abs().mean())
         total = float(own.mean())
         if abs(total) > max(0.1 * typical, 10 * np.nan_to_num(self.noise_floor)):
             return ""
-        return f"Clean and corrupted run differ by {total:+.3g} {self.metric} only: recovered shares are unreliable."
+        difference = f"{total:+.3g} {metric_name(self.metric)}"
+        return (
+            f"Clean and corrupted run differ by {difference} only: recovered shares are unreliable."
+        )
 
     def _share_parts(self, own: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
         """Return (patched - corrupted) and (clean - corrupted) of samples."""
         source = own["example_id"].map(self.source_values).astype("float64")
-        before, after = own["value_before"].astype("float64"), own["value_after"].astype("float64")
-        return (after - before, source - before) if self.is_denoising else (after - source, before - source)
+        before = own["value_before"].astype("float64")
+        after = own["value_after"].astype("float64")
+        corrupted = before if self.is_denoising else source
+        clean = source if self.is_denoising else before
+        return after - corrupted, clean - corrupted
+
+    @override
+    def _describe_array(self) -> str:
+        shape = f"pair {len(self.example_ids)}, layer {len(self.layers)}"
+        for axis, labels in self._axes.items():
+            shape += f", {axis} {len(labels)}"
+        return f"effects on {metric_name(self.metric)} in {unit_words(self.unit)} [{shape}]"
 
     @cached_property
     def _axes(self) -> dict[str, list[Any]]:
         """Labels of the axes of places."""
         own = self._samples.drop_duplicates("anchor")
-        found = {axis: sorted(map(int, own[axis].dropna().unique())) for axis in ("position", "head")}
-        return {axis: list(self.anchors) if axis == "segment" else found[axis] for axis in _AXES[self.by]}
+        labels: dict[str, list[Any]] = {}
+        for axis in _AXES[self.by]:
+            if axis == "segment":
+                labels[axis] = list(self.anchors)
+            else:
+                labels[axis] = sorted(map(int, own[axis].dropna().unique()))
+        return labels
 
     def _array(self, quantity: str, control: str) -> Array:
         """Return a quantity of every pair, [pair layer *place]."""
@@ -236,20 +296,25 @@ class PatchResult(SweepResult):
             moved, total = self._share_parts(own)
             own = own.assign(**{SHARE: moved / total})
         axes = [list(self.example_ids), list(self.layers), *self._axes.values()]
-        keys = ["example_id", "layer", *("anchor" if axis == "segment" else axis for axis in self._axes)]
-        values = own.set_index(keys)[quantity]
-        index = pd.MultiIndex.from_product(axes)
-        return values.reindex(index).to_numpy(dtype=np.float64).reshape([len(axis) for axis in axes]).copy()
+        places = ["anchor" if axis == "segment" else axis for axis in self._axes]
+        by_cell = own.set_index(["example_id", "layer", *places])[quantity]
+        values = by_cell.reindex(pd.MultiIndex.from_product(axes)).to_numpy(dtype=np.float64)
+        return values.reshape(list(map(len, axes))).copy()
 
     @cached_property
     def _positions(self) -> dict[str, dict[str, list[int]]]:
         """Pair id -> named positions of the patched row."""
         base = self._examples[self._examples["role"] == "base"]
-        columns = (base[name] for name in ("example_id", "positions", "tokens"))
-        return {str(name): parse_positions(name, where, len(tokens)) for name, where, tokens in zip(*columns, strict=True)}
+        columns = base[["example_id", "positions", "tokens"]]
+        positions: dict[str, dict[str, list[int]]] = {}
+        for name, where, tokens in columns.itertuples(index=False, name=None):
+            positions[str(name)] = parse_positions(name, where, len(tokens))
+        return positions
 
     def _tokens(self, side: str, pair: str) -> tuple[str, ...]:
-        """Return the tokens of the clean or corrupted prompt at every place; ``*`` where the pairs of a mean differ."""
+        """Return the tokens of the clean or corrupted prompt at every place; ``*`` where the pairs
+        of a mean differ.
+        """
         if self.by in ("head", "layer"):
             return ("",) * len(self.anchors)
         rows = self._examples.set_index(["role", "example_id"])
@@ -258,21 +323,39 @@ class PatchResult(SweepResult):
         for name in self.example_ids if pair == MEAN else (pair,):
             base = rows.loc[("base", name)]
             row = base if role == "base" else rows.loc[("donor", base["donor_ids"][0])]
-            own, there = self._positions[name], parse_positions(row.name, row["positions"], len(row["tokens"]))["paired"]
+            tokens = row["tokens"]
+            own = self._positions[name]
+            there = parse_positions(row.name, row["positions"], len(tokens))["paired"]
             at = dict(zip(own["paired"], there, strict=True))
             for text, anchor in zip(texts, self.anchors, strict=True):
                 where = own.get(anchor.split(" ")[0], [])
-                found = [str(row["tokens"][at[t]]) for t in where if t in at]
-                text |= {"".join(found)} if found else set()
-        return tuple(next(iter(text)) if len(text) == 1 else "*" if text else "" for text in texts)
+                found = [str(tokens[at[t]]) for t in where if t in at]
+                if found:
+                    text.add("".join(found))
+        return tuple(map(_shared_text, texts))
 
     def _check_quantity(self, quantity: str) -> str:
         if quantity not in QUANTITIES:
-            raise InputError(f"quantity={quantity!r}: unknown. {did_you_mean(str(quantity), QUANTITIES)}", argument="quantity")
+            raise InputError(
+                f"quantity={quantity!r}: unknown. {did_you_mean(str(quantity), QUANTITIES)}",
+                argument="quantity",
+            )
         return quantity
 
     def _check_control(self, control: str) -> str:
         there = list(self._samples["control"].unique())
         if control not in there:
-            raise InputError(f"control={control!r}: not in this sweep. {did_you_mean(str(control), there)}", argument="control")
+            raise InputError(
+                f"control={control!r}: not in this sweep. {did_you_mean(str(control), there)}",
+                argument="control",
+            )
         return control
+
+
+def _shared_text(texts: set[str]) -> str:
+    """Return the text of a place that all pairs share; ``*`` if they differ, empty if there is
+    none.
+    """
+    if len(texts) > 1:
+        return "*"
+    return "".join(texts)

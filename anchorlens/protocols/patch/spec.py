@@ -1,18 +1,27 @@
 """Specification of the patch protocol."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import StrictBool
 from typing_extensions import override
 
-from anchorlens.constants import DIRECTIONS, HEAD_SITES, PATCH_BY, PATCH_CONTROLS, PATCH_METRICS, SITES
+from anchorlens.constants import (
+    DIRECTIONS,
+    HEAD_SITES,
+    PATCH_BY,
+    PATCH_CONTROLS,
+    PATCH_METRICS,
+    SITES,
+)
 from anchorlens.errors import InputError
-from anchorlens.fingerprint import callable_name
+from anchorlens.fingerprint import callable_name, takes_row
 from anchorlens.protocols.arguments import Choice, Choices, Indices, Int, Kind, argument
 from anchorlens.protocols.specification import ADD_BOS, Specification
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 _BY_HEAD = ("head", "head_position")
 
 
@@ -41,56 +50,80 @@ class _Positions(Kind):
 
 
 class Patch(Specification):
-    """Patch activations of a clean prompt into a corrupted one, at every layer and every position, segment or head.
+    """Patch activations of a clean prompt into a corrupted one, at every layer and every position,
+    segment or head.
 
-    In one layer (or a window of layers) the activation of the corrupted run is replaced by that of the clean run (denoising:
-    what restores the answer?), or the reverse (noising: what breaks it?). The metric is then read at the prompt's end.
+    In one layer (or a window of layers) the activation of the corrupted run is replaced by that of
+    the clean run (denoising: what restores the answer?), or the reverse (noising: what breaks it?).
+    The metric is then read at the prompt's end.
 
-    The effect is the metric after the patch minus the metric before. The recovered share is 0 at the corrupted and 1 at the clean
-    run. With 10 pairs or more, two controls tell whether a patch from another pair, or a random change of the same size, does the
-    same; bands are simultaneous over the whole grid.
+    The effect is the metric after the patch minus the metric before. The recovered share is 0 at
+    the corrupted and 1 at the clean run. With 10 pairs or more, two controls tell whether a patch
+    from another pair, or a change of the same norm and angle, does the same; bands are simultaneous
+    over the whole grid.
 
     Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024, Heimersheim & Nanda 2024.
     """
 
     NAME = "patch"
     DATA = "pairs"
+    QUICK_VALUES: ClassVar[Mapping[str, Any]] = {"controls": NONE}
+    QUICK_NULLS: ClassVar[Collection[str]] = ("controls",)
 
     by: Annotated[str, Choice(PATCH_BY)] = argument(
         "position",
-        "What is patched, each separately: position, segment (named in the pairs), layer (all paired positions), head (at all "
-        "positions) or head_position (one head at one position).",
+        "What is patched, each separately: position, segment (named in the pairs), layer (all"
+        " paired positions), head (at all positions) or head_position (one head at one position).",
     )
     site: Annotated[str, Choice((*SITES, *HEAD_SITES))] = argument(
-        "resid_pre", f"Hook site whose activation is replaced: {', '.join(SITES)}; of heads {', '.join(HEAD_SITES)}."
+        "resid_pre",
+        f"Hook site whose activation is replaced: {', '.join(SITES)}; of heads"
+        f" {', '.join(HEAD_SITES)}.",
     )
-    metric: Annotated[Any, Choice((AUTO, *PATCH_METRICS), "a function of the logits [batch pos d_vocab]", 1)] = argument(
+    metric: Annotated[
+        Any,
+        Choice(
+            (AUTO, *PATCH_METRICS),
+            "a function of the logits [batch pos d_vocab], or of these and the row of the pair",
+            (1, 2),
+        ),
+    ] = argument(
         AUTO,
-        "Metric: logit_diff (logit of the answer minus that of the wrong answer), prob or logprob of the answer, or kl (divergence "
-        "from the clean run's next-token distribution). auto: logit_diff if every pair has a wrong answer, else logprob, and kl "
-        "without answers. In Python also a function of the logits, as in TransformerLens.",
+        "Metric: logit_diff (logit of the answer minus that of the wrong answer), prob or logprob"
+        " of the answer, or kl (divergence from the clean run's next-token distribution). auto:"
+        " logit_diff if every pair has a wrong answer, else logprob, and kl without answers. In"
+        " Python also a function of the logits, as in TransformerLens, or of the logits and the"
+        " pair's row (a dictionary of its columns).",
     )
     direction: Annotated[str, Choice(DIRECTIONS)] = argument(
-        "denoising", "denoising (clean activations into the corrupted prompt) or noising (the reverse)."
+        "denoising",
+        "denoising (clean activations into the corrupted prompt) or noising (the reverse).",
     )
-    window: Annotated[int, Int(1)] = argument(1, "Number of layers to patch together, centred at the reported one.")
+    window: Annotated[int, Int(1)] = argument(
+        1, "Number of layers to patch together, centred at the reported one."
+    )
     add_bos: StrictBool | None = ADD_BOS
     metric_positions: Annotated[Any, _Positions()] = argument(
         None,
-        "Positions that a metric function may read, such as (-1,); they are computed at once. If None, those that it reads on the "
-        "unpatched logits of both prompts. A pair in which it reads another position is measured again with all positions.",
+        "Positions that a metric function may read, such as (-1,); they are computed at once. If"
+        " None, those that it reads on the unpatched logits of both prompts. A pair in which it"
+        " reads another position is measured again with all positions.",
         in_shell=False,
     )
     n_spot_checks: Annotated[int | None, Int(none="5 % of the work")] = argument(
         None,
-        "Number of random cells that the reference engine measures again. If None, as many as take 5 % of the sweep's work, from 2 "
-        "to 64. A difference in the first batch stops the sweep, a later difference marks the run. What is written in every cell "
-        "and all values that are known beforehand are compared too; 0 disables all checks.", execution_only=True,
-    )  # fmt: skip
+        "Number of random cells that the reference engine measures again. If None, as many as take"
+        " 5 % of the sweep's work, from 2 to 64. A difference in the first batch stops the sweep, a"
+        " later difference marks the run. What is written in every cell and all values that are"
+        " known beforehand are compared too; 0 disables all checks.",
+        execution_only=True,
+    )
     controls: Annotated[Any, _Controls()] = argument(
         AUTO,
-        "Controls: other_pair (activations of another pair of the same length at the same place), norm_matched (a random change of "
-        "the same norm), or none. auto: both with 10 groups of pairs or more, none with fewer.",
+        "Controls: other_pair (activations of another pair of the same length, and of the same"
+        " template where the data name it, at the same place), norm_matched (a change of the same"
+        " norm and angle in another direction), or none. auto: both with 10 groups of pairs or"
+        " more, none with fewer.",
         group="controls",
     )
 
@@ -98,27 +131,46 @@ class Patch(Specification):
     def check_together(self) -> None:
         contradictions = [
             (
-                "site", self.by in _BY_HEAD and self.site not in HEAD_SITES,
-                f"site={self.site!r}: by={self.by!r} needs a site of heads. Use site='z', or one of {', '.join(HEAD_SITES)}.",
+                "site",
+                self.by in _BY_HEAD and self.site not in HEAD_SITES,
+                (
+                    f"site={self.site!r}: by={self.by!r} needs a site of heads. Use site='z', or"
+                    f" one of {', '.join(HEAD_SITES)}."
+                ),
             ),
             (
-                "window", self.window > 1 and self.site in HEAD_SITES[1:] and self.engine == "cone",
-                f"window={self.window}: not with site={self.site!r}, whose patches act within a layer. Use window=1, site='z', or "
-                "engine='reference'.",
+                "window",
+                self.window > 1 and self.site in HEAD_SITES[1:] and self.engine == "cone",
+                (
+                    f"window={self.window}: not with site={self.site!r}, whose patches act within a"
+                    " layer. Use window=1, site='z', or engine='reference'."
+                ),
             ),
             (
-                "metric_positions", self.metric_positions is not None and isinstance(self.metric, str),
-                f"metric_positions={self.metric_positions!r} are those of a metric function; got metric={self.metric!r}. Leave "
-                "metric_positions out.",
+                "metric_positions",
+                self.metric_positions is not None and isinstance(self.metric, str),
+                (
+                    f"metric_positions={self.metric_positions!r} are those of a metric function;"
+                    f" got metric={self.metric!r}. Leave metric_positions out."
+                ),
             ),
             (
-                "controls", self.site == "pattern" and "norm_matched" in self.controls,
-                f"controls={self.controls!r}: a random change of an attention pattern is no pattern. Leave 'norm_matched' out.",
+                "controls",
+                self.site == "pattern" and "norm_matched" in self.controls,
+                (
+                    f"controls={self.controls!r}: a random change of an attention pattern is no"
+                    " pattern. Leave 'norm_matched' out."
+                ),
             ),
-        ]  # fmt: skip
+        ]
         for name, is_wrong, message in contradictions:
             if is_wrong:
                 raise InputError(message, argument=name)
+
+    @property
+    def takes_row(self) -> bool:
+        """Whether the metric is a function of the logits and the row of the pair."""
+        return callable(self.metric) and takes_row(self.metric)
 
     @property
     def metric_name(self) -> str:
@@ -128,6 +180,13 @@ class Patch(Specification):
     @override
     def constant_columns(self) -> dict[str, object]:
         return {
-            "pathway": "", "site": self.site, "probe_site": "", "window": self.window, "direction": self.direction, "donor_rule": "",
-            "knockout_mode": "", "readout": "", "delta_kind": "difference",
-        }  # fmt: skip
+            "pathway": "",
+            "site": self.site,
+            "probe_site": "",
+            "window": self.window,
+            "direction": self.direction,
+            "donor_rule": "",
+            "knockout_mode": "",
+            "readout": "",
+            "delta_kind": "difference",
+        }

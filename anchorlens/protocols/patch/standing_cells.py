@@ -1,7 +1,9 @@
 """Cells of a patch sweep that stand against its controls.
 
-A cell stands if the simultaneous band of its mean effect excludes 0, the bands of the effect minus each control exclude 0 on the
-same side, and the effect itself accounts for at least half of each of these differences. All bands are simultaneous over the grid.
+A cell stands if the simultaneous band of its mean effect excludes 0, the bands of the effect minus
+each control exclude 0 on the same side, and the effect itself accounts for at least half of each of
+these differences. All bands are simultaneous over the grid. Cells are named from twenty groups and
+twenty clusters on.
 """
 
 from collections.abc import Mapping
@@ -10,52 +12,84 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM
 from anchorlens.protocols.patch.grid_statistics import EFFECT, LESS_CONTROL
 from anchorlens.results.estimates import LayerEstimate
-from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, NULL_MOVES, STANDS, TOO_FEW
+from anchorlens.results.findings import (
+    DESCRIPTION,
+    NOT_DETECTED,
+    NULL_MOVES,
+    REVERSED,
+    STANDS,
+    TOO_FEW,
+    claim_status,
+)
 
 Cell: TypeAlias = tuple[str, int]
 """Place and layer."""
 Facts: TypeAlias = Mapping[Cell, LayerEstimate]
 
-_LEAST_SHARE = 0.5
-"""Smallest share of effect minus control that the effect itself accounts for where a cell stands."""
 
+def cell_status(effect: LayerEstimate, less: Mapping[str, LayerEstimate], floor: float) -> str:
+    """Return the status of a cell: the effect and its difference from each control have to stand.
 
-def status_of(effect: LayerEstimate, less: Mapping[str, LayerEstimate], floor: float) -> str:
-    """Return the status of a cell; ``less``: effect minus each measured control, ``floor``: noise floor."""
-    if effect.n < MIN_QUESTIONS_FOR_CLAIM:
-        return TOO_FEW
-    sign = 1 if effect.value > 0 else -1
-    if isnan(effect.sim_low) or abs(effect.value) <= floor or not effect.beyond(sign, everywhere=True):
-        return NOT_DETECTED
+    Args:
+        effect: Mean effect of the cell.
+        less: Control -> effect minus that control.
+        floor: Noise floor of the effect.
+    """
+    own = claim_status(effect, floor=floor, joint=True)
+    if own != STANDS:
+        return own
     if not less:
         return DESCRIPTION
-    if any(isnan(one.sim_low) or not one.beyond(sign, everywhere=True) for one in less.values()):
+    side = effect.side(joint=True)
+    against = {
+        claim_status(one, sign=side, joint=True, effect=effect.value) for one in less.values()
+    }
+    if against & {TOO_FEW, NOT_DETECTED, REVERSED}:
         return NOT_DETECTED
-    return STANDS if all(abs(effect.value) >= _LEAST_SHARE * abs(one.value) for one in less.values()) else NULL_MOVES
+    return NULL_MOVES if NULL_MOVES in against else STANDS
 
 
 def facts_of(contrasts: pd.DataFrame, quantity: str, control: str) -> Facts:
+    """Return the estimates of a quantity by cell."""
     own = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
-    names = ["anchor", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high", "n"]
-    numbers = own[names].astype(dict.fromkeys(names[2:-1], "float64"))
-    return {(str(a), int(k)): LayerEstimate(*rest) for a, k, *rest in numbers.itertuples(index=False, name=None)}
+    names = ["anchor", "layer", "value", "ci_low", "ci_high", "sim_low", "sim_high"]
+    counts = ["n", "n_clusters"]
+    numbers = own[names + counts].astype(dict.fromkeys(names[2:], "float64"))
+    facts: dict[Cell, LayerEstimate] = {}
+    for anchor, layer, *rest in numbers.itertuples(index=False, name=None):
+        facts[str(anchor), int(layer)] = LayerEstimate(*rest)
+    return facts
+
+
+def p_values_of(contrasts: pd.DataFrame) -> dict[Cell, float]:
+    """Return the p-value of every tested cell: the largest over controls, since a cell has to stand
+    against each.
+    """
+    less = contrasts[(contrasts["quantity"] == LESS_CONTROL) & contrasts["p"].notna()]
+    largest = less.groupby(["anchor", "layer"], sort=False)["p"].max()
+    return {(str(anchor), int(layer)): float(p) for (anchor, layer), p in largest.items()}
 
 
 def statuses_of(contrasts: pd.DataFrame, floor: float) -> dict[Cell, str]:
     """Return the status of every cell; ``floor``: noise floor, NaN if unknown."""
     floor = 0.0 if isnan(floor) else floor
     controls = list(dict.fromkeys(contrasts.loc[contrasts["quantity"] == LESS_CONTROL, "control"]))
-    less = {control: facts_of(contrasts, LESS_CONTROL, control) for control in controls}
-    lacking = LayerEstimate(*[float("nan")] * 5, n=0)
-    return {
-        cell: status_of(effect, {control: facts.get(cell, lacking) for control, facts in less.items()}, floor)
-        for cell, effect in facts_of(contrasts, EFFECT, "none").items()
-    }
+    by_control = {control: facts_of(contrasts, LESS_CONTROL, control) for control in controls}
+    lacking = LayerEstimate(*[float("nan")] * 5, n=0, n_clusters=0)
+    statuses: dict[Cell, str] = {}
+    for cell, effect in facts_of(contrasts, EFFECT, "none").items():
+        less = {control: facts.get(cell, lacking) for control, facts in by_control.items()}
+        statuses[cell] = cell_status(effect, less, floor)
+    return statuses
 
 
 def find_standing_cells(contrasts: pd.DataFrame, floor: float) -> set[Cell]:
-    """Return the cells that stand; ``floor``: noise floor, NaN if unknown."""
-    return {cell for cell, status in statuses_of(contrasts, floor).items() if status == STANDS}
+    """Return the cells that stand and are named; ``floor``: noise floor, NaN if unknown."""
+    effects = facts_of(contrasts, EFFECT, "none")
+    named: set[Cell] = set()
+    for cell, status in statuses_of(contrasts, floor).items():
+        if status == STANDS and effects[cell].names_layers:
+            named.add(cell)
+    return named

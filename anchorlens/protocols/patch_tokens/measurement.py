@@ -1,7 +1,9 @@
-"""Measure `patch_tokens`: replace E_Q by that of another question, keep the answer, read a truth probe (METHOD 5).
+"""Measure `patch_tokens`: replace E_Q by that of another question, keep the answer, read a truth
+probe (METHOD 5).
 
-Scope: one model, one data set and one donor rule per call. Not covered: answer probabilities (see a swap at layer 0), and several
-segments at once. A clean row and its patched inputs share a pass, so that rounding is the same.
+Scope: one model, one data set and one donor rule per call. Not covered: answer probabilities (see a
+swap at layer 0), and several segments at once. A clean row and its patched inputs share a pass, so
+that rounding is the same.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,20 +26,28 @@ from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch_tokens.analysis import ANALYSIS
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.patch_tokens.token_patches import Patcher
-from anchorlens.protocols.probe_sweep.measurement import Cells, ProbeMeasurement, ProbePass, ProbePlan, RowBatch
+from anchorlens.protocols.probe_sweep.measurement import ProbeMeasurement
+from anchorlens.protocols.probe_sweep.probe_passes import (
+    Cells,
+    ProbePass,
+    ProbePlan,
+    RowBatch,
+    distinct_tests,
+)
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.build_rows import MORE_QUESTIONS, drop, make_rows
 from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.bands import auc_band
+from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PatchTokensInputs(ProbeSweepInputs):
     """Inputs of token patching.
 
@@ -46,36 +56,64 @@ class PatchTokensInputs(ProbeSweepInputs):
         clean: P(hallucination) of every test row, [layer test]; None before the probes are fitted.
     """
 
-    failed: dict[str, int] = field(default_factory=dict, kw_only=True)
-    clean: Array | None = field(default=None, kw_only=True)
+    failed: dict[str, int] = field(default_factory=dict)
+    clean: Array | None = None
 
     @override
     def record(self, spec: Any) -> dict[str, Any]:
-        pairs = [(self.row(j), list(pair)) for j, variants in enumerate(self.variants) for pair in _pairs(variants)]
-        rows = {row.id for row, _ in pairs}
-        with_control = {row.id for row, pair in pairs if len(pair) > 1}
+        n_pairs = 0
+        n_changed = 0
+        n_question = 0
+        labels: set[int | None] = set()
+        rows: set[str] = set()
+        with_control: set[str] = set()
+        with_fewer: set[str] = set()
+        for j, variants in enumerate(self.variants):
+            row = self.row(j)
+            for pair in _pairs(variants):
+                n_pairs += 1
+                n_changed += len(pair[0].positions)
+                n_question += len(row.positions["exact_question"])
+                labels.add(row.answer.label)
+                rows.add(row.id)
+                if len(pair) > 1:
+                    with_control.add(row.id)
+                if any(one.controls == (SIZE_MATCHED,) for one in pair):
+                    with_fewer.add(row.id)
         record = super().record(spec)
         record["config"] = {"anchors": ["exact_question"], "readout": "probe"}
         record["counts"] |= {
-            "pairs": len(pairs), "failed_pairs": self.failed, "without_control": len(rows - with_control),
-            "fewer_in_control": len({row.id for row, own in pairs if any(one.controls == (SIZE_MATCHED,) for one in own)}),
-            "share_of_question_tokens_changed": sum(len(own[0].positions) for _, own in pairs)
-            / sum(len(row.positions["exact_question"]) for row, _ in pairs),
-        }  # fmt: skip
-        if self.clean is not None and len({row.answer.label for row, _ in pairs}) == 1:  # else the samples give the AUC
-            rows = [self.row(j) for j in range(len(self.test))]
-            record["probe"]["test_auc"] = _test_auc(self, rows, self.clean, spec)
+            "pairs": n_pairs,
+            "failed_pairs": self.failed,
+            "without_control": len(rows - with_control),
+            "fewer_in_control": len(with_fewer),
+            "share_of_question_tokens_changed": n_changed / n_question,
+        }
+        # With both labels the samples give the AUC.
+        if self.clean is not None and len(labels) == 1:
+            tested = list(map(self.row, range(len(self.test))))
+            record["probe"]["test_auc"] = _test_auc(self, tested, self.clean, spec)
         return record
 
 
-def _test_auc(inputs: ProbeSweepInputs, rows: Sequence[TokenRow], clean: Array, spec: PatchTokens) -> dict[str, Any]:
-    """Return the AUC of the clean probe over all test rows at each layer, with its bands; ``clean``: [layer row]."""
+def _test_auc(
+    inputs: ProbeSweepInputs, rows: Sequence[TokenRow], clean: Array, spec: PatchTokens
+) -> dict[str, Any]:
+    """Return the AUC of the clean probe over all test rows at each layer, with its bands;
+    ``clean``: [layer row].
+    """
     labels = np.array([row.answer.label for row in rows], dtype=np.float64)
-    draws = Resamples.of([row.group for row in rows], n_resamples=spec.n_resamples, seed=spec.seed)
+    groups = [row.group for row in rows]
+    clusters = clusters_of_rows([(row.group, row.cluster) for row in rows])
+    draws = Resamples.of(
+        groups, clusters=clusters.of(groups), n_resamples=spec.n_resamples, seed=spec.seed
+    )
     bands = auc_band(draws.aucs(clean, labels), cross_fitted=len(inputs.probes["none"].splits) > 1)
-    ends = zip(bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high, strict=True)
-    layers = {str(k): [None if v != v else float(v) for v in five] for k, five in zip(inputs.layers, ends, strict=True)}
-    return {"layers": layers, "questions": draws.weights.shape[1]}
+    ends = (bands.value, bands.low, bands.high, bands.sim_low, bands.sim_high)
+    layers: dict[str, list[float | None]] = {}
+    for layer, *values in zip(inputs.layers, *ends, strict=True):
+        layers[str(layer)] = [None if np.isnan(value) else float(value) for value in values]
+    return {"layers": layers, "questions": len(set(groups)), "clusters": draws.weights.shape[1]}
 
 
 def _pairs(variants: Sequence[Variant]) -> list[tuple[Variant, ...]]:
@@ -86,7 +124,9 @@ def _pairs(variants: Sequence[Variant]) -> list[tuple[Variant, ...]]:
 class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
     """Measurement of token patches."""
 
-    spec, analysis, reads_first = PatchTokens, ANALYSIS, True
+    spec = PatchTokens
+    analysis = ANALYSIS
+    reads_first = True
 
     @override
     def anchor(self, spec: PatchTokens) -> str:
@@ -97,30 +137,49 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         truth, dropped = build_labelled_rows(context, spec)
         test = tuple(truth.of("test"))
         pool = make_rows(context.pool, context.tokenizer).rows
-        patcher = Patcher(context.tokenizer, pool, rule=spec.donors, n_donors=spec.n_donors, seed=spec.seed)
-        rows = {j: truth.rows[i] for j, i in enumerate(test)}
-        made = patcher.patches({j: row for j, row in rows.items() if spec.base == "all" or row.answer.label == 0})
+        patcher = Patcher(
+            context.tokenizer, pool, rule=spec.donors, n_donors=spec.n_donors, seed=spec.seed
+        )
+        rows: dict[int, TokenRow] = {}
+        for j, i in enumerate(test):
+            row = truth.rows[i]
+            if spec.base == "all" or row.answer.label == 0:
+                rows[j] = row
+        made = patcher.patches(rows)
         if not made.variants:
-            reasons = ", ".join(f"{reason} {n}" for reason, n in made.failed.items()) or "no pair could be tried"
+            reasons = ", ".join(f"{reason} {n}" for reason, n in made.failed.items())
+            reasons = reasons or "no pair could be tried"
             raise EmptySweepError(
-                f"No row of {context.data.name} has a donor with as many tokens in subject and property ({reasons}). Take more rows "
-                "(donors come from the whole file), or donors='random'."
+                f"No row of {context.data.name} has a donor with as many tokens in subject and"
+                f" property ({reasons}). Take more rows (donors come from the whole file), or"
+                " donors='random'."
             )
         return PatchTokensInputs(
-            (*dropped, *made.dropped), truth.rows[0].ids, (spec.probe_site,), spec.layers_of(context.adapter.n_layers), truth, test,
-            tuple(made.variants.get(j, ()) for j in range(len(test))), context.model_name, context.data.name, failed=made.failed,
-        )  # fmt: skip
+            dropped=(*dropped, *made.dropped),
+            trial=truth.rows[0].ids,
+            sites=(spec.probe_site,),
+            layers=spec.layers_of(context.adapter.n_layers),
+            truth=truth,
+            test=test,
+            variants=tuple(made.variants.get(j, ()) for j in range(len(test))),
+            model_name=context.model_name,
+            dataset=context.data.name,
+            failed=made.failed,
+        )
 
     @override
     def pack(self, inputs: ProbeSweepInputs, size: int, cut_size: int) -> Sequence[Cells]:
-        """Pack pairs of similar length into units of at most ``size`` inputs, in the order of rows and donors."""
+        """Pack pairs of similar length into units of at most ``size`` inputs, in the order of rows
+        and donors.
+        """
         packed: list[list[tuple[int, int]]] = [[]]
         for j in sorted(range(len(inputs.test)), key=lambda j: len(inputs.row(j).ids)):
             start = 0
             for pair in _pairs(inputs.variants[j]):
                 cells = [(j, start + i) for i in range(len(pair))]
-                both = [*packed[-1], *cells]
-                if packed[-1] and len({test for test, _ in both}) + len(both) > size:
+                both = (*packed[-1], *cells)
+                n_rows = len(distinct_tests(both)) + len(both)
+                if packed[-1] and n_rows > size:
                     packed.append([])
                 packed[-1] += cells
                 start += len(pair)
@@ -134,10 +193,17 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
             for row in (inputs.row(j), inputs.variants[j][i].row):
                 assert row is not None  # every variant is an input
                 rows.setdefault(row.id, row)
-        return [ProbePass(tuple(rows.values()))]
+        return [ProbePass(rows=tuple(rows.values()))]
 
     @override
-    def fit(self, engine: Engine, inputs: ProbeSweepInputs, spec: PatchTokens, plan: Plan, on_work: OnWork) -> ProbeSweepInputs:
+    def fit(
+        self,
+        engine: Engine,
+        inputs: ProbeSweepInputs,
+        spec: PatchTokens,
+        plan: Plan,
+        on_work: OnWork,
+    ) -> ProbeSweepInputs:
         """Fit the probes, then read pathways and clean predictions of the test rows.
 
         Raises:
@@ -145,59 +211,100 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         """
         assert isinstance(plan, ProbePlan)  # made by plan()
         fitted = super().fit(engine, inputs, spec, plan, on_work)
-        clean, q = np.full((len(inputs.layers), len(inputs.test)), np.nan), np.zeros(len(inputs.test), dtype=np.bool_)
+        clean = np.full((len(inputs.layers), len(inputs.test)), np.nan)
+        q = np.zeros(len(inputs.test), dtype=np.bool_)
 
         def read(batch: RowBatch) -> None:
             one = self.split_pass(fitted, spec, batch.rows)
-            clean[:, list(batch.rows)], q[list(batch.rows)] = self.predict_split(engine, fitted, spec, one, inputs.layers, on_work)
+            p, flips = self.predict_split(engine, fitted, spec, one, inputs.layers, on_work)
+            assert flips is not None  # the pass has a cut
+            clean[:, list(batch.rows)] = p
+            q[list(batch.rows)] = flips
 
         for batch in plan.reading:
             plan.memory.measure_or_split(read, RowBatch(batch, 2))
         assert fitted.probe_layer is not None  # probes were fitted
         false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
-        patched = [j for j, row_variants in enumerate(inputs.variants) if row_variants]
-        kept = [j for j in patched if spec.base == "all" or not false[j]]
-        if not kept:
+        left_out: list[int] = []
+        for j, row_variants in enumerate(inputs.variants):
+            if row_variants and spec.base != "all" and false[j]:
+                left_out.append(j)
+        if len(left_out) == inputs.n_measured:
             raise EmptySweepError(
-                f"base={spec.base!r}: the probe at k* = {fitted.probe_layer} predicts none of {len(patched)} true test rows true. "
-                f"Take {MORE_QUESTIONS}, or base='all'."
+                f"base={spec.base!r}: the probe at k* = {fitted.probe_layer} predicts none of"
+                f" {inputs.n_measured} true test rows true. Take {MORE_QUESTIONS}, or base='all'."
             )
-        left_out = [j for j in patched if j not in kept]
-        return replace(_without(fitted, left_out), q=q, clean=clean)  # pyright: ignore[reportCallIssue]
+        rest = _without(fitted, left_out)
+        return replace(rest, q=q, clean=clean)  # pyright: ignore[reportCallIssue]
 
     @override
-    def prepare_again(self, context: QuestionContext, spec: PatchTokens, stored: StoredInputs) -> ProbeSweepInputs:
+    def prepare_again(
+        self, context: QuestionContext, spec: PatchTokens, stored: StoredInputs
+    ) -> ProbeSweepInputs:
         """Build the inputs again; the rows that the probe predicted false are those of the run."""
         inputs = super().prepare_again(context, spec, stored)
         gone = {row.example_id for row in stored.result.dropped if row.reason == PREDICTED_FALSE}
-        left_out = [j for j, variants in enumerate(inputs.variants) if variants and inputs.row(j).id in gone]
+        left_out: list[int] = []
+        for j, variants in enumerate(inputs.variants):
+            if variants and inputs.row(j).id in gone:
+                left_out.append(j)
         return replace(_without(inputs, left_out), q=np.zeros(len(inputs.test), dtype=np.bool_))
 
     @override
     def record_again(
-        self, adapter: Adapter, inputs: ProbeSweepInputs, spec: PatchTokens, stored: StoredInputs, rows: Collection[str]
+        self,
+        adapter: Adapter,
+        inputs: ProbeSweepInputs,
+        spec: PatchTokens,
+        stored: StoredInputs,
+        rows: Collection[str],
     ) -> dict[str, Any]:
-        """Read the clean probe at all test rows again, if its AUC does not follow from the samples."""
+        """Read the clean probe at all test rows again, if its AUC does not follow from the
+        samples.
+        """
         record = super().record_again(adapter, inputs, spec, stored, rows)
         if "test_auc" in stored.result.record["probe"]:
-            reference, everyone = ReferenceEngine(adapter), (*stored.of("base"), *stored.of("test"))
-            size = rows_per_batch(adapter.shape, adapter.devices, max(len(row.ids) for row in everyone), None, None)
-            parts = [everyone[start : start + size] for start in range(0, len(everyone), size)]
-            read = [self.predict_split(reference, inputs, spec, ProbePass(part), inputs.layers, no_progress)[0] for part in parts]
-            record["probe"]["test_auc"] = _test_auc(inputs, everyone, np.concatenate(read, axis=1), spec)
+            reference = ReferenceEngine(adapter)
+            everyone = (*stored.of("base"), *stored.of("test"))
+            longest = max(len(row.ids) for row in everyone)
+            size = rows_per_batch(adapter.shape, adapter.devices, longest, None, None)
+            read: list[Array] = []
+            for start in range(0, len(everyone), size):
+                part = ProbePass(rows=everyone[start : start + size])
+                p, _ = self.predict_split(reference, inputs, spec, part, inputs.layers, no_progress)
+                read.append(p)
+            clean = np.concatenate(read, axis=1)
+            record["probe"]["test_auc"] = _test_auc(inputs, everyone, clean, spec)
         return record
 
     @override
-    def load_variants(self, row: TokenRow, spec: PatchTokens, stored: StoredInputs) -> tuple[Variant, ...]:
+    def load_variants(
+        self, row: TokenRow, spec: PatchTokens, stored: StoredInputs
+    ) -> tuple[Variant, ...]:
         variants: list[Variant] = []
         for donor in stored.donor_ids[row.id]:
             whole = f"{row.id}~{donor}"
-            names = {"none": whole, RANDOM: f"{whole}~{RANDOM}", SIZE_MATCHED: f"{whole}~{SIZE_MATCHED}"}
-            rows = {control: stored.rows[("corrupt", name)] for control, name in names.items() if ("corrupt", name) in stored.rows}
-            same = ("none", SIZE_MATCHED) if RANDOM in rows and SIZE_MATCHED not in rows else ("none",)
+            names = {
+                "none": whole,
+                RANDOM: f"{whole}~{RANDOM}",
+                SIZE_MATCHED: f"{whole}~{SIZE_MATCHED}",
+            }
+            rows: dict[str, TokenRow] = {}
+            for control, name in names.items():
+                if ("corrupt", name) in stored.rows:
+                    rows[control] = stored.rows["corrupt", name]
             for control, one in rows.items():
-                controls = same if control == "none" else (control,)
-                variants.append(Variant(controls, one, one.positions["replaced"], stored.row("donor", donor), donor))
+                controls = (control,)
+                if control == "none" and RANDOM in rows and SIZE_MATCHED not in rows:
+                    controls = ("none", SIZE_MATCHED)
+                variant = Variant(
+                    controls=controls,
+                    row=one,
+                    positions=one.positions["replaced"],
+                    donor=stored.row("donor", donor),
+                    donor_id=donor,
+                )
+                variants.append(variant)
         return tuple(variants)
 
 
@@ -205,14 +312,22 @@ PREDICTED_FALSE = "predicted_false"
 
 
 def _without(inputs: ProbeSweepInputs, tests: Sequence[int]) -> ProbeSweepInputs:
-    """Return the inputs without the variants of some test rows, which the probe predicts false; these rows are dropped."""
-    variants = tuple(() if j in tests else own for j, own in enumerate(inputs.variants))
-    return replace(inputs, variants=variants, dropped=(*inputs.dropped, *(_drop_predicted_false(inputs.row(j)) for j in tests)))
+    """Return the inputs without the variants of some test rows, which the probe predicts false;
+    these rows are dropped.
+    """
+    variants = list(inputs.variants)
+    dropped = list(inputs.dropped)
+    for j in tests:
+        variants[j] = ()
+        dropped.append(_drop_predicted_false(inputs.row(j)))
+    return replace(inputs, variants=tuple(variants), dropped=tuple(dropped))
 
 
 def _drop_predicted_false(row: TokenRow) -> Dropped:
     """Return the drop record of a true row that the probe predicts false."""
-    return replace(drop(row.example, PREDICTED_FALSE, "the probe at k* predicts it false"), example_id=row.id)
+    return replace(
+        drop(row.example, PREDICTED_FALSE, "the probe at k* predicts it false"), example_id=row.id
+    )
 
 
 MEASUREMENT = PatchTokensMeasurement()

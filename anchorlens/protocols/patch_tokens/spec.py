@@ -1,6 +1,7 @@
 """Specification of the token patching protocol."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from typing_extensions import override
 
@@ -14,26 +15,33 @@ PATCH_BASES = ("true_predicted_true", "all")
 
 
 class PatchTokens(TruthSpecification):
-    """Compute ΔP and flips at every layer after replacing subject and property in the question's text, with the same answer.
+    """Compute ΔP and flips at every layer after replacing subject and property in the question's
+    text, with the same answer.
 
-    A truth probe reads the last exact answer token of the patched input at every layer. ΔP is the change of the confidence in the
-    clean prediction, in percentage points. The control random_tokens replaces as many other question tokens. Pathways are those of
-    the knockout at k*, the probe layer with the best validation AUC.
+    A truth probe reads the last exact answer token of the patched input at every layer. ΔP is the
+    change of the confidence in the clean prediction, in percentage points. The control
+    random_tokens replaces as many other question tokens. Pathways are those of the knockout at k*,
+    the probe layer with the best validation AUC.
 
     Source: Luo et al. 2026 (token patching, pathways); the contrasts with the control are new.
     """
 
     NAME = "patch_tokens"
+    QUICK_VALUES: ClassVar[Mapping[str, Any]] = {"n_donors": 1}
 
     base: Annotated[str, Choice(PATCH_BASES)] = argument(
         "true_predicted_true",
-        "Rows to patch: test rows with a true answer that is predicted true at k* (true_predicted_true), or all test rows (all).",
+        "Rows to patch: test rows with a true answer that is predicted true at k*"
+        " (true_predicted_true), or all test rows (all).",
     )
     donors: Annotated[Any, Choice(ROW_RULES, DONOR_FUNCTION, 2, DonorError)] = argument(
         "same_relation",
-        "Donors of subject and property: rows of the same relation or kind of answer (same_relation), or random rows (random).",
+        "Donors of subject and property: rows of the same relation or kind of answer"
+        " (same_relation), or random rows (random).",
     )
-    n_donors: Annotated[int, Int(1)] = argument(4, "Maximum number of donors per row; effects are averaged over donors first.")
+    n_donors: Annotated[int, Int(1)] = argument(
+        4, "Maximum number of donors per row; effects are averaged over donors first."
+    )
 
     @property
     def donor_rule(self) -> str:

@@ -1,33 +1,49 @@
-"""Result and analysis of probe sweeps: effects by pathway under every control (METHOD 5)."""
+"""Result of probe sweeps: effects by pathway under every control (METHOD 5)."""
 
-import re
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from typing_extensions import override
 
-from anchorlens.missing_values import without_nulls
-from anchorlens.results.estimates import LayerEstimate, LayerEstimates, estimates_at
-from anchorlens.results.sweep import Analysis, SweepResult
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, FLIP, P
-from anchorlens.statistics.bands import band
-from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, flip_rate, mean_of, row_specific_changes
+from anchorlens.constants import FLIP, P
+from anchorlens.results.estimates import LayerEstimates, estimates_at
+from anchorlens.results.sweep import SweepResult
+from anchorlens.statistics.clusters import (
+    Clusters,
+    find_clusters,
+    intraclass_correlation,
+)
+from anchorlens.statistics.contrasts import (
+    Arm,
+    delta_p_vs_placebo,
+    flip_rate,
+    mean_of,
+    row_specific_changes,
+)
 from anchorlens.statistics.delta import support
-from anchorlens.statistics.pathways import ALL, CROSS_FOLD, SHUFFLED, A, GroupCurve, Q, group_curves, quantity_frame
+from anchorlens.statistics.exchanged_arms import arm_differences, effects_of_cut
+from anchorlens.statistics.pathways import (
+    ALL,
+    CROSS_FOLD,
+    SHUFFLED,
+    A,
+    GroupCurve,
+    Q,
+    group_curves,
+)
 from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = npt.NDArray[np.float64]
-_GROUPS = {"q": Q, "a": A, "all": ALL}
 
 
 @dataclass(frozen=True)
 class ControlArrays:
-    """Samples of one control and metric as arrays, [layer row], averaged over donors; NaN without a sample."""
+    """Samples of one control and metric as arrays, [layer row], averaged over donors; NaN without a
+    sample.
+    """
 
     before: Array
     after: Array
@@ -48,16 +64,22 @@ class PathwayResult(SweepResult):
 
     @property
     def probe_layer(self) -> int | None:
-        """Layer k*: lowest layer within one standard error of the best validation AUC; None for ``p_true``."""
+        """Layer k*: lowest layer within one standard error of the best validation AUC; None for
+        ``p_true``.
+        """
         return self.record["probe"]["probe_layer"]
 
     @property
     def shown_layer(self) -> int:
-        """Layer of summary and verdict: k*, else the nearest measured layer below or above; the last one for ``p_true``."""
-        table = self.tables()["none"].after
-        measured = [layer for layer, row in zip(self.layers, table, strict=True) if not np.isnan(row).all()]
-        below = [layer for layer in measured if self.probe_layer is None or layer <= self.probe_layer]
-        return (below or measured)[-1]
+        """Layer of summary and verdict: k*, else the nearest measured layer below or above; the
+        last one for ``p_true``.
+        """
+        after = self.tables()["none"].after
+        measured = np.array(self.layers)[~np.isnan(after).all(axis=1)]
+        below = measured
+        if self.probe_layer is not None:
+            below = measured[measured <= self.probe_layer]
+        return int((below if len(below) else measured)[-1])
 
     @property
     def answer_text_auc(self) -> dict[str, float]:
@@ -66,29 +88,48 @@ class PathwayResult(SweepResult):
 
     @property
     def qa_text_auc(self) -> dict[str, float] | None:
-        """AUC of a classifier on the text of question and answer: ``auc``, ``ci_low``, ``ci_high``; None if not measured."""
+        """AUC of a classifier on the text of question and answer: ``auc``, ``ci_low``, ``ci_high``;
+        None if not measured.
+        """
         auc = self.record["probe"].get("qa_text_auc")
         return None if auc is None else dict(auc)
 
     @property
     def labels(self) -> Array:
         """Labels of the event of P (1 if it is the case), in the order of :attr:`example_ids`."""
-        base = self._examples[self._examples["role"] == "base"]
-        labels = base["label"].to_numpy(dtype=np.float64)
+        labels = self._base["label"].to_numpy(dtype=np.float64)
         return 1 - labels if self.record["config"]["readout"] == "p_true" else labels
 
     @property
+    def _base(self) -> pd.DataFrame:
+        """Measured rows."""
+        return self._examples[self._examples["role"] == "base"]
+
+    @property
+    def clusters(self) -> Clusters:
+        """Clusters of the questions, which are drawn."""
+        if "clusters" not in self._memo:
+            self._memo["clusters"] = find_clusters(self._samples)
+        return self._memo["clusters"]
+
+    @property
     def draws(self) -> Resamples:
-        """Bootstrap resamples of questions, shared by all curves, gaps and AUCs of the sweep."""
+        """Bootstrap resamples of clusters, shared by all curves, gaps and AUCs of the sweep."""
         if "draws" not in self._memo:
-            base = self._examples[self._examples["role"] == "base"]
             config = self.record["config"]
-            ids = base["question_id"].to_numpy()
-            self._memo["draws"] = Resamples.of(ids, n_resamples=config["n_resamples"], seed=config["seed"])
+            ids = self._base["question_id"].to_numpy()
+            self._memo["draws"] = Resamples.of(
+                ids,
+                clusters=self.clusters.of(ids),
+                n_resamples=config["n_resamples"],
+                seed=config["seed"],
+            )
         return self._memo["draws"]
 
     def tables(self, metric: str = P) -> dict[str, ControlArrays]:
-        """Return control -> arrays, ``none`` first; averaged over donors and over the draws of a placebo probe."""
+        """Return control -> arrays, ``none`` first; averaged over donors and over the draws of a
+        placebo probe.
+        """
         if (key := f"tables {metric}") not in self._memo:
             self._memo[key] = {name: self._table(group) for name, group in self._by_control(metric)}
         return self._memo[key]
@@ -100,50 +141,71 @@ class PathwayResult(SweepResult):
         return [(str(name), group) for name, group in samples.groupby("control", sort=False)]
 
     def _beyond_floor(self, flips: pd.DataFrame) -> pd.DataFrame:
-        """Return samples of flips; those at which P moves by the noise floor or less are no flips."""
+        """Return samples of flips; those at which P moves by the noise floor or less are no
+        flips.
+        """
         key = ["control", "anchor", "example_id", "donor_id", "layer"]
         p = self._samples[self._samples["metric"] == P].set_index(key)
         moved = 100 * (p["value_after"] - p["value_before"]).abs()
         within = moved.reindex(pd.MultiIndex.from_frame(flips[key])).le(self.noise_floor).to_numpy()
-        return flips.assign(**{name: flips[name].mask(within, 0.0) for name in ("value_after", "effect")})
+        return flips.assign(
+            value_after=flips["value_after"].mask(within, 0.0),
+            effect=flips["effect"].mask(within, 0.0),
+        )
 
     def _table(self, group: pd.DataFrame) -> ControlArrays:
         numbers = group.assign(_q=(group["pathway"] == Q).astype(np.float64))
-        means = numbers.groupby(["layer", "example_id"], sort=False)[["value_before", "value_after", "effect", "_q"]].mean()
+        means = numbers.groupby(["layer", "example_id"], sort=False)[
+            ["value_before", "value_after", "effect", "_q"]
+        ].mean()
 
         def wide(column: str) -> Array:
             table = means[column].unstack("example_id")
-            return table.reindex(index=list(self.layers), columns=list(self.example_ids)).to_numpy(dtype=np.float64)
+            table = table.reindex(index=list(self.layers), columns=list(self.example_ids))
+            return table.to_numpy(dtype=np.float64)
 
-        return ControlArrays(wide("value_before"), wide("value_after"), wide("effect"), wide("_q") == 1)
+        return ControlArrays(
+            before=wide("value_before"),
+            after=wide("value_after"),
+            delta=wide("effect"),
+            q=wide("_q") == 1,
+        )
 
     def groups(self, metric: str = P) -> dict[str, dict[str, GroupCurve]]:
         """Return control -> pathway -> mean effect with its draws."""
         if (key := f"groups {metric}") not in self._memo:
-            self._memo[key] = {name: self._group_curves(group, name, metric) for name, group in self._by_control(metric)}
+            groups: dict[str, dict[str, GroupCurve]] = {}
+            for name, samples in self._by_control(metric):
+                groups[name] = self._group_curves(samples, name, metric)
+            self._memo[key] = groups
         return self._memo[key]
 
-    def _group_curves(self, samples: pd.DataFrame, control: str, metric: str) -> dict[str, GroupCurve]:
+    def _group_curves(
+        self, samples: pd.DataFrame, control: str, metric: str
+    ) -> dict[str, GroupCurve]:
         kind = self.record["config"]["delta_kind"]
+        curves: dict[str, list[GroupCurve]] = {Q: [], A: [], ALL: []}
         # Each draw of a placebo probe has its own flips, and so its own pathways.
-        draws = [group for _, group in samples.groupby("donor_id", sort=False)] if control == SHUFFLED else [samples]
-        draws_by_pathway: list[dict[str, GroupCurve]] = []
-        for draw in draws:
+        for draw in _draws_of(samples, control):
             t = self._table(draw)
             before = support(t.before, t.before, self.labels, kind) if metric == P else t.before
-            draws_by_pathway.append(group_curves(t.delta, before, t.q, self.draws))
-        return {pathway: _average_draws([groups[pathway] for groups in draws_by_pathway]) for pathway in (Q, A, ALL)}
+            for pathway, curve in group_curves(t.delta, before, t.q, self.draws).items():
+                curves[pathway].append(curve)
+        return {pathway: _average_draws(draws) for pathway, draws in curves.items()}
 
     def estimates(self) -> list[tuple[str, str, Estimate]]:
-        """Return quantity, control and estimate of ``auc`` (clean), ``auc_after`` (every control) and ``auc_beyond_text``."""
+        """Return quantity, control and estimate of ``auc`` (clean), ``auc_after`` (every control)
+        and ``auc_beyond_text``.
+        """
         estimates: list[tuple[str, str, Estimate]] = []
-        for name, group in self._by_control(P):
-            parts = [d for _, d in group.groupby("donor_id", sort=False)] if name == SHUFFLED else [group]
-            draws = [self._table(part) for part in parts]
+        for name, samples in self._by_control(P):
+            draws = [self._table(draw) for draw in _draws_of(samples, name)]
             # Other controls are read by the probe of `none` and share its clean AUC.
             if name in ("none", SHUFFLED, CROSS_FOLD):
-                estimates.append(("auc", name, _mix_draws([self.draws.aucs(t.before, self.labels) for t in draws])))
-            estimates.append(("auc_after", name, _mix_draws([self.draws.aucs(t.after, self.labels) for t in draws])))
+                clean = [self.draws.aucs(t.before, self.labels) for t in draws]
+                estimates.append(("auc", name, _mix_draws(clean)))
+            after = [self.draws.aucs(t.after, self.labels) for t in draws]
+            estimates.append(("auc_after", name, _mix_draws(after)))
         scores = self._qa_text_scores()
         if scores is not None:
             clean = self.tables()["none"].before
@@ -152,8 +214,10 @@ class PathwayResult(SweepResult):
         return estimates
 
     def _qa_text_scores(self) -> Array | None:
-        """Return the text score of each row's question and answer, as a score of the event of P; None if not measured."""
-        base = self._examples[self._examples["role"] == "base"]
+        """Return the text score of each row's question and answer, as a score of the event of P;
+        None if not measured.
+        """
+        base = self._base
         if "qa_text_score" not in base or base["qa_text_score"].isna().all():
             return None
         scores = base["qa_text_score"].to_numpy(dtype=np.float64)
@@ -171,48 +235,157 @@ class PathwayResult(SweepResult):
 
     @property
     def parts(self) -> "tuple[PathwayResult, ...]":
-        """Rows of each split at :attr:`shown_layer`, for their values (two resamples); empty for one split."""
-        base, layer = self._examples[self._examples["role"] == "base"], self.shown_layer
+        """Rows of each split at :attr:`shown_layer`, for their values (two resamples); empty for
+        one split.
+        """
+        if not self.is_cross_fitted:
+            return ()
+        layer = self.shown_layer
         here = self._samples[self._samples["layer"] == layer]
         config = self.record["config"] | {"layers": [layer], "n_resamples": 2}
         parts: list[PathwayResult] = []
-        for _, rows in base.groupby("test_split") if self.is_cross_fitted else ():
+        for _, rows in self._base.groupby("test_split"):
             ids = tuple(rows["example_id"])
-            own = {"_samples": here[here["example_id"].isin(ids)], "_examples": rows, "_memo": {}}
-            parts.append(replace(self, record=self.record | {"config": config}, layers=(layer,), example_ids=ids, **own))
+            part = replace(
+                self,
+                record=self.record | {"config": config},
+                layers=(layer,),
+                example_ids=ids,
+                _samples=here[here["example_id"].isin(ids)],
+                _examples=rows,
+                _memo={},
+            )
+            parts.append(part)
         return tuple(parts)
 
-    def contrast(self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None) -> Estimate:
-        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by row; ``layer``: only there."""
-        rows = slice(None) if layer is None else [self.layers.index(layer)]
-        cut, placebo = (Arm(t.before[rows], t.after[rows]) for t in (self.tables()[name] for name in (control, placebo_control)))
+    def contrast(
+        self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None
+    ) -> Estimate:
+        """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by
+        row; ``layer``: only there.
+        """
+        cut = self._arm(control, layer)
+        placebo = self._arm(placebo_control, layer)
         if quantity == "delta_p_vs_placebo":
-            return delta_p_vs_placebo(cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws)
+            return delta_p_vs_placebo(
+                cut, placebo, self.labels, self.record["config"]["delta_kind"], self.draws
+            )
         if quantity == "flip_rate":
-            return flip_rate(cut, placebo, self.draws, 0.0 if np.isnan(self.noise_floor) else self.noise_floor)
+            return flip_rate(cut, placebo, self.draws, self._floor)
         return self.draws.aucs(cut.after, self.labels, minus=placebo.after)
 
-    def row_specific_effects(self, control: str, placebo_control: str) -> dict[tuple[str, str], Estimate]:
-        """Compute ``row_specific_effect`` under two controls and ``row_specific_vs_placebo``, by (quantity, control)."""
-        config = self.record["config"]
-        changes = {
-            name: row_specific_changes(Arm(t.before, t.after), self.labels, config["delta_kind"], self.draws.cluster, config["seed"])
-            for name, t in self.tables().items()
-            if name in (control, placebo_control)
-        }
-        found = {("row_specific_effect", name): mean_of(one, self.draws) for name, one in changes.items()}
-        if len(changes) == 2:
-            difference = changes[control] - changes[placebo_control]
+    def _arm(self, control: str, layer: int | None = None) -> Arm:
+        """Return P before and after under a control, at one layer or at all."""
+        rows = slice(None) if layer is None else [self.layers.index(layer)]
+        table = self.tables()[control]
+        return Arm(table.before[rows], table.after[rows])
+
+    def row_specific_changes(self, control: str) -> Array:
+        """Compute the row-specific ΔP of every row under a control, [layer row]."""
+        if (key := f"row-specific {control}") not in self._memo:
+            config = self.record["config"]
+            self._memo[key] = row_specific_changes(
+                self._arm(control),
+                self.labels,
+                config["delta_kind"],
+                self.draws.question,
+                config["seed"],
+            )
+        return self._memo[key]
+
+    def row_specific_effects(
+        self, control: str, placebo_control: str
+    ) -> dict[tuple[str, str], Estimate]:
+        """Compute ``row_specific_effect`` under two controls and ``row_specific_vs_placebo``, by
+        (quantity, control).
+        """
+        measured = [name for name in self.tables() if name in (control, placebo_control)]
+        found: dict[tuple[str, str], Estimate] = {}
+        for name in measured:
+            changes = self.row_specific_changes(name)
+            found["row_specific_effect", name] = mean_of(changes, self.draws)
+        if len(measured) == 2:
+            difference = self.row_specific_changes(control) - self.row_specific_changes(
+                placebo_control
+            )
             found["row_specific_vs_placebo", placebo_control] = mean_of(difference, self.draws)
         return found
 
+    def effects_of_cut(self, control: str, placebo_control: str) -> dict[str, Array]:
+        """Compute the effect of a cut alone in every contrast with its placebo, [layer]."""
+        return effects_of_cut(
+            self._arm(control),
+            self._arm(placebo_control),
+            self.labels,
+            self.record["config"]["delta_kind"],
+            self._floor,
+        )
+
+    def arm_differences(self, control: str, placebo_control: str) -> dict[str, Array]:
+        """Compute the differences of a cut and its placebo, [row layer], whose means are the
+        contrasts.
+        """
+        return arm_differences(
+            self._arm(control),
+            self._arm(placebo_control),
+            self.labels,
+            self.record["config"]["delta_kind"],
+            self._floor,
+        )
+
+    @property
+    def _floor(self) -> float:
+        """Noise floor in points; 0 if unknown."""
+        return 0.0 if np.isnan(self.noise_floor) else self.noise_floor
+
+    def differences_of_one_donor(
+        self, control: str, placebo_control: str, metric: str = P
+    ) -> Array:
+        """Compute the difference of two controls for one donor of each row, [row layer].
+
+        A mean over donors has another shape than one of them, so the sign-flip test uses one.
+        """
+        samples = dict(self._by_control(metric))
+        own = samples[control]
+        other = samples[placebo_control]
+        key = ["example_id", "donor_id"]
+        both = own[key].drop_duplicates().merge(other[key].drop_duplicates(), on=key)
+        first = both.drop_duplicates("example_id")
+        return (
+            self._table(own.merge(first, on=key)).delta
+            - self._table(other.merge(first, on=key)).delta
+        ).T
+
+    def correlation_of(self, values: Array) -> float:
+        """Compute the intraclass correlation of values at :attr:`shown_layer` over relations, of
+        the means of questions; NaN if the data name none.
+
+        Args:
+            values: Values of the rows, [row layer].
+        """
+        rows = self._samples.drop_duplicates("question_id").set_index("question_id")
+        names = rows["cluster"].fillna("")
+        base = self._base["question_id"].to_numpy()
+        here = pd.Series(values[:, self.layers.index(self.shown_layer)])
+        means = here.groupby(base).mean()
+        if names.nunique() < 2:
+            return float("nan")
+        return intraclass_correlation(
+            means.to_numpy(dtype=np.float64), names.reindex(means.index).to_numpy(dtype=str)
+        )
+
     def group_means(self, metric: str = P) -> dict[tuple[str, str], GroupMean]:
-        """Return (control, pathway) -> mean effect and number of questions at :attr:`shown_layer`."""
+        """Return (control, pathway) -> mean effect and number of questions at
+        :attr:`shown_layer`.
+        """
         if (key := f"group means {metric}") not in self._memo:
             curves = self.curves(controls=True, metric=metric, all_columns=True)
             here = curves[curves["layer"] == self.shown_layer]
-            columns = (here[name].tolist() for name in ("control", "pathway", "effect", "n"))
-            self._memo[key] = {(control, pathway): GroupMean(mean, n) for control, pathway, mean, n in zip(*columns, strict=True)}
+            names = ["control", "pathway", "effect", "n"]
+            means: dict[tuple[str, str], GroupMean] = {}
+            for control, pathway, mean, n in here[names].itertuples(index=False, name=None):
+                means[control, pathway] = GroupMean(mean, n)
+            self._memo[key] = means
         return self._memo[key]
 
     def facts(self, layer: int) -> LayerEstimates:
@@ -220,134 +393,45 @@ class PathwayResult(SweepResult):
         return estimates_at(self.contrasts(all_columns=True), layer)
 
 
+def _draws_of(samples: pd.DataFrame, control: str) -> list[pd.DataFrame]:
+    """Return the samples of each draw of the shuffled placebo probe; all together for other
+    controls.
+    """
+    if control != SHUFFLED:
+        return [samples]
+    return [draw for _, draw in samples.groupby("donor_id", sort=False)]
+
+
 def _average_draws(groups: Sequence[GroupCurve]) -> GroupCurve:
-    """Average a curve over draws of a placebo; each resample uses one draw in turn, to include the variance between draws."""
+    """Average a curve over draws of a placebo; each resample uses one draw in turn, to include the
+    variance between draws.
+    """
     if len(groups) == 1:
         return groups[0]
-    mixed, before = _mix_draws(groups), np.mean([group.before for group in groups], axis=0)
-    return GroupCurve(**vars(mixed), before=before)
+    before = np.mean([group.before for group in groups], axis=0)
+    return GroupCurve(**vars(_mix_draws(groups)), before=before)
 
 
 def _mix_draws(estimates: Sequence[Estimate]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
     values = np.array([one.value for one in estimates])
-    draws, errors = np.array(estimates[0].draws), np.array(estimates[0].errors)
+    between = values.std(0)
+    draws = np.array(estimates[0].draws)
+    errors = np.array(estimates[0].errors)
     for i, one in enumerate(estimates):
-        draws[i :: len(estimates)] = one.draws[i :: len(estimates)]
-        errors[i :: len(estimates)] = np.hypot(one.errors[i :: len(estimates)], values.std(0))
-    error = np.hypot(np.sqrt(np.mean([one.error**2 for one in estimates], axis=0)), values.std(0))
-    far = np.stack([np.min([one.far[0] for one in estimates], axis=0), np.max([one.far[1] for one in estimates], axis=0)])
-    n = np.min([one.n for one in estimates], axis=0)
-    return Estimate(values.mean(0), error, draws, errors, n, far, estimates[0].effects)
-
-
-class ProbeAnalysis(Analysis):
-    """Base class of the analyses of probe sweeps: curves by pathway, contrasts, and numbers at the shown layer.
-
-    Attributes:
-        shown_values: Columns of the summary: name, quantity and control.
-        shown_contrasts: Columns of the summary with intervals: name, quantity and control.
-        shown_means: Means by pathway: prefix and suffix of the columns ``q``, ``a`` and ``all``, metric and control.
-        shown_settings: Format string of the settings, with arguments of the specification.
-        table_title: Title of the table of several sweeps.
-        table_columns: Head and format string of each column, with columns of the summary; ``-`` for missing values.
-    """
-
-    result = PathwayResult
-    shown_values: ClassVar[tuple[tuple[str, str, str], ...]]
-    shown_contrasts: ClassVar[tuple[tuple[str, str, str], ...]]
-    shown_means: ClassVar[tuple[tuple[str, str, str, str], ...]] = (("", "", P, "none"),)
-    shown_settings: ClassVar[str]
-    table_title: ClassVar[str]
-    table_columns: ClassVar[tuple[tuple[str, str], ...]]
-
-    @override
-    def curves(self, result: PathwayResult) -> pd.DataFrame:
-        return pathway_curves(result)
-
-    @abstractmethod
-    def estimates(self, result: PathwayResult) -> list[tuple[str, str, Estimate]]:
-        """Return quantity, control and estimate of every contrast, without the AUCs."""
-
-    def auc_frames(self, result: PathwayResult) -> list[pd.DataFrame]:
-        """Return the AUCs of :meth:`PathwayResult.estimates` with both bands."""
-        return [
-            quantity_frame(result.layers, *one, auc=one[0] != "auc_beyond_text", cross_fitted=result.is_cross_fitted)
-            for one in result.estimates()
-        ]
-
-    def split_values(self, result: PathwayResult) -> dict[tuple[str, str], tuple[float, ...]]:
-        """Return the value of every contrast in each split at the shown layer, by (quantity, control); empty for one split."""
-        values = [{(name, control): float(one.value[0]) for name, control, one in self.estimates(part)} for part in result.parts]
-        return {key: tuple(part.get(key, np.nan) for part in values) for key in (values[0] if values else {})}
-
-    @override
-    def contrasts(self, result: PathwayResult) -> pd.DataFrame:
-        frames = [quantity_frame(result.layers, *one, rate=one[0] == "flip_rate") for one in self.estimates(result)]
-        return pd.concat([*frames, *self.auc_frames(result)], ignore_index=True).assign(anchor=result.anchors[0])
-
-    @override
-    def summary(self, result: PathwayResult) -> pd.DataFrame:
-        return pd.DataFrame([self.numbers(result)])
-
-    def numbers(self, result: PathwayResult) -> dict[str, Any]:
-        """Return the numbers at :attr:`~PathwayResult.shown_layer`; NaN for missing values."""
-        layer = result.shown_layer
-        facts, missing = result.facts(layer), LayerEstimate(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
-        record: dict[str, Any] = {"model": result.model, "dataset": result.dataset, "layer": layer}
-        record |= {name: facts.get((quantity, control), missing).value for name, quantity, control in self.shown_values}
-        for name, quantity, control in self.shown_contrasts:
-            fact = facts.get((quantity, control), missing)
-            record |= {name: fact.value, f"{name}_low": fact.low, f"{name}_high": fact.high}
-        record |= {f"n_{short}": result.group_means()["none", name].n for short, name in _GROUPS.items()}
-        for prefix, suffix, metric, control in self.shown_means:
-            groups = result.group_means(metric)
-            for short, name in _GROUPS.items():
-                record[f"{prefix}{short}{suffix}"] = groups[control, name].mean if (control, name) in groups else np.nan
-        return record
-
-    @override
-    def settings(self, result: PathwayResult) -> str:
-        counts = result.record["counts"]
-        rows = ", ".join(f"{name} {n}" for name, n in counts["rows"].items())
-        each = f"at least, in each of {len(result.probe_layers)} splits: " if result.is_cross_fitted else ""
-        return f"{self.shown_settings.format_map(result.record['config'])}\nrows: {each}{rows}; measured {counts['evaluated']}"
-
-    @override
-    def table(self, results: Sequence[PathwayResult]) -> tuple[str, pd.DataFrame]:
-        summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
-        cells = {
-            head: [re.sub(r"\+?nan", "-", form.format_map(row)) for row in summaries.to_dict("records")]
-            for head, form in self.table_columns
-        }
-        return self.table_title, summaries[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"}).assign(**cells)
-
-
-def pathway_curves(result: PathwayResult) -> pd.DataFrame:
-    """Compute mean effects by metric, control and pathway, with bands and the clean AUC of the probe."""
-    contrasts = result.contrasts(all_columns=True)
-    first = without_nulls(result.samples(all_columns=True).head(1)).iloc[0]
-    varied = ("layer", "pathway", "control", "metric")
-    shared: dict[str, Any] = {key: first[key] for key in CURVE_KEYS if key not in varied}
-    aucs = contrasts[contrasts["quantity"] == "auc"].set_index(["control", "layer"])
-    known = set(aucs.index.get_level_values("control"))
-    frames: list[pd.DataFrame] = []
-    for metric in result.samples(all_columns=True)["metric"].unique():
-        for control, groups in result.groups(metric).items():
-            read = aucs.loc[control if control in known else "none"].reindex(list(result.layers))
-            low = read["ci_low"].to_numpy()
-            signal = pd.Series(low > 0.5, dtype="boolean").mask(pd.Series(np.isnan(low)))
-            for pathway, group in groups.items():
-                made = band(group, limit=100)
-                frame = pd.DataFrame(
-                    {
-                        "layer": result.layers, "effect": made.value, "ci_low": made.low, "ci_high": made.high,
-                        "sim_low": made.sim_low, "sim_high": made.sim_high, "p_before": group.before, "n": group.n,
-                        "n_effective": made.n_effective,
-                        "auc": read["value"].to_numpy(), "auc_low": low, "auc_high": read["ci_high"].to_numpy(),
-                        "probe_above_chance": signal, "noise_floor": result.noise_floor, "frac_null_incomplete": np.nan,
-                    }
-                )  # fmt: skip
-                frames.append(frame.assign(**shared, control=control, pathway=pathway, metric=metric, by_construction=False))
-    return pd.concat(frames, ignore_index=True).reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
+        own = slice(i, None, len(estimates))
+        draws[own] = one.draws[own]
+        errors[own] = np.hypot(one.errors[own], between)
+    within = np.sqrt(np.mean([one.error**2 for one in estimates], axis=0))
+    far = np.array([one.far for one in estimates])
+    return Estimate(
+        value=values.mean(0),
+        error=np.hypot(within, between),
+        draws=draws,
+        errors=errors,
+        n=np.min([one.n for one in estimates], axis=0),
+        n_questions=np.min([one.n_questions for one in estimates], axis=0),
+        far=np.stack([far[:, 0].min(axis=0), far[:, 1].max(axis=0)]),
+        effects=estimates[0].effects,
+    )

@@ -25,13 +25,22 @@ _WEAKER_ABOVE = 0.5
 class SwapAnalysis(Analysis):
     """Analysis of swaps: curves of anchors and their nulls."""
 
-    name, title, result = "swap", "activation swap", SweepResult
+    name = "swap"
+    title = "activation swap"
+    result = SweepResult
 
     @override
     def curves(self, result: SweepResult) -> pd.DataFrame:
-        config, events = result.record["config"], _events(result)
-        curves = curves_frame(result.samples(all_columns=True), n_resamples=config["n_resamples"], seed=config["seed"], event=events)
-        return curves.assign(**_auc(result, events), noise_floor=result.noise_floor).astype(CURVE_TYPES)
+        config = result.record["config"]
+        events = _events(result)
+        curves = curves_frame(
+            result.samples(all_columns=True),
+            n_resamples=config["n_resamples"],
+            seed=config["seed"],
+            event=events,
+        )
+        curves = curves.assign(**_auc(result, events), noise_floor=result.noise_floor)
+        return curves.astype(CURVE_TYPES)
 
     @override
     def contrasts(self, result: SweepResult) -> pd.DataFrame:
@@ -39,7 +48,9 @@ class SwapAnalysis(Analysis):
 
     @override
     def summary(self, result: SweepResult) -> pd.DataFrame:
-        """Return one row per anchor: ``max_layer`` (largest |ΔP|), ΔP there with simultaneous band, its nulls, P before and n."""
+        """Return one row per anchor: ``max_layer`` (largest |ΔP|), ΔP there with simultaneous band,
+        its nulls, P before and n.
+        """
         return summary_of(result.curves(controls=True, all_columns=True))
 
     @override
@@ -50,45 +61,76 @@ class SwapAnalysis(Analysis):
     def settings(self, result: SweepResult) -> str:
         config = result.record["config"]
         label = f", donor label {config['donor_label']}" if config.get("donor_label") else ""
-        null = f", null {', '.join(config['null'])}" if config["n_null_donors"] and "null" in config else ""
-        null += " in the whole prompt" if config.get("null_region") == "prompt" else ""
-        weaker = [f"{' '.join(place)} {100 * share:.0f} % of rows" for place, share in _weaker(result).items()]
+        null = ""
+        if config["n_null_donors"] and "null" in config:
+            null += f", null {', '.join(config['null'])}"
+        if config.get("null_region") == "prompt":
+            null += " in the whole prompt"
+        if config["n_null_donors"] and "norm_matched" in config.get("null", ()):
+            null += f" ({config.get('n_null_draws', 1)} draws)"
+        if config.get("metric", "prob") != "prob":
+            null += f", metric {config['metric']}"
         settings = (
-            f"readout {config['readout']}, site {config['site']}, window {config['window']}, {config['direction']}, "
-            f"donors {config['donors']} (up to {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']}, "
-            f"known_only {config['known_only']}{null}, seed {config['seed']}"
+            f"readout {config['readout']}, site {config['site']}, window {config['window']},"
+            f" {config['direction']}, donors {config['donors']} (up to"
+            f" {config['n_donors']}){label}, align {config['align']}, prompt {config['prompt']},"
+            f" known_only {config['known_only']}{null}, seed {config['seed']}"
         )
-        return f"{settings}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}" if weaker else settings
+        weaker: list[str] = []
+        for (anchor, name), share in _weaker(result).items():
+            percent = f"{100 * share:.0f} %"
+            weaker.append(f"{anchor} {name} {percent} of rows")
+        if not weaker:
+            return settings
+        return f"{settings}\nnull weaker (fewer slots than the anchor): {', '.join(weaker)}"
 
     @override
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
         summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
-        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in zip(summaries["sim_low"], summaries["sim_high"], strict=True)]
-        weaker = [_weaker(result) for result in results for _ in range(len(self.summary(result)))]
-        anchors = list(zip(weaker, summaries["anchor"], strict=True))
-        nulls = {
-            name: [_format_null(value, of.get((anchor, name), 0)) for value, (of, anchor) in zip(summaries[c], anchors, strict=True)]
-            for name, c in NULL_CONTROLS.items()
-            if summaries[c].notna().any()
-        }
+        ends = zip(summaries["sim_low"], summaries["sim_high"], strict=True)
+        band = [f"[{low:+.1f}, {high:+.1f}]" for low, high in ends]
+        weaker: list[dict[tuple[str, str], float]] = []
+        for result in results:
+            weaker += [_weaker(result)] * len(self.summary(result))
+        nulls: dict[str, list[str]] = {}
+        for name, control in NULL_CONTROLS.items():
+            if summaries[control].isna().all():
+                continue
+            texts = nulls[name] = []
+            rows = zip(summaries["anchor"], summaries[control], weaker, strict=True)
+            for anchor, value, shares in rows:
+                texts.append(_format_null(value, shares.get((anchor, name), 0)))
         shown = pd.DataFrame(
             {
-                "model": summaries["model"], "data set": summaries["dataset"], "anchor": summaries["anchor"],
-                "max layer": summaries["max_layer"], "ΔP": summaries["effect"].map("{:+.1f}".format),
-                "95 % band over all layers": band, **nulls,
-                "P before": summaries["p_before"].map("{:.2f}".format), "n": summaries["n"],
+                "model": summaries["model"],
+                "data set": summaries["dataset"],
+                "anchor": summaries["anchor"],
+                "max layer": summaries["max_layer"],
+                "ΔP": summaries["effect"].map("{:+.1f}".format),
+                "95 % band over all layers": band,
+                **nulls,
+                "P before": summaries["value_before"].map("{:.2f}".format),
+                "n": summaries["n"],
             }
-        )  # fmt: skip
+        )
         return "Largest |ΔP| of each curve (percentage points)", shown
 
 
 def _weaker(result: SweepResult) -> dict[tuple[str, str], float]:
-    """Return (anchor, null) -> fraction of rows in which that null has fewer slots, where it has in more than half of them."""
-    shares = (
-        result.curves(controls=True, all_columns=True).groupby(["anchor", "control"], sort=False)["frac_null_incomplete"].first()
+    """Return (anchor, null) -> fraction of rows in which that null has fewer slots, where it has in
+    more than half of them.
+    """
+    curves = result.curves(controls=True, all_columns=True).groupby(
+        ["anchor", "control"], sort=False
     )
-    of = {(anchor, name): shares.get((anchor, control), 0.0) for anchor in result.anchors for name, control in NULL_CONTROLS.items()}
-    return {place: float(share) for place, share in of.items() if share > _WEAKER_ABOVE}
+    shares = curves["frac_null_incomplete"].first()
+    weaker: dict[tuple[str, str], float] = {}
+    for anchor in result.anchors:
+        for name, control in NULL_CONTROLS.items():
+            share = shares.get((anchor, control), 0.0)
+            if share > _WEAKER_ABOVE:
+                weaker[anchor, name] = float(share)
+    return weaker
 
 
 def _format_null(value: float, short: float) -> str:
@@ -101,21 +143,36 @@ def _format_null(value: float, short: float) -> str:
 def _events(result: SweepResult) -> dict[str, float] | None:
     """Return row id -> 1 if the event of P is the case, else 0; None for answer readouts."""
     readout = result.record["config"]["readout"]
-    return event_of_rows(result.examples(all_columns=True), readout) if readout in TRUTH_READOUTS else None
+    if readout not in TRUTH_READOUTS:
+        return None
+    return event_of_rows(result.examples(all_columns=True), readout)
 
 
 def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the clean AUC of a truth readout over the measured rows, with its interval; {} for other readouts."""
+    """Return the clean AUC of a truth readout over the measured rows, with its interval; {} for
+    other readouts.
+    """
     config = result.record["config"]
-    if events is None or config.get("direction") == "denoising":  # denoising starts from the corrupt input
+    # Denoising starts from the corrupt input.
+    if events is None or config.get("direction") == "denoising":
         return {}
     before = result.samples(all_columns=True).drop_duplicates("example_id")
-    draws = Resamples.of(before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"])
+    draws = Resamples.of(
+        before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"]
+    )
     labels = before["example_id"].map(events).to_numpy(dtype=np.float64)
     cross_fitted = len(result.record["probe"].get("probe_layers", ())) > 1
-    interval = auc_band(draws.aucs(before["value_before"].to_numpy(dtype=np.float64)[None], labels), cross_fitted=cross_fitted)
-    auc, low, high = (float(end[0]) for end in (interval.value, interval.low, interval.high))
-    return {"auc": auc, "auc_low": low, "auc_high": high, "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5}
+    interval = auc_band(
+        draws.aucs(before["value_before"].to_numpy(dtype=np.float64)[None], labels),
+        cross_fitted=cross_fitted,
+    )
+    low = float(interval.low[0])
+    return {
+        "auc": float(interval.value[0]),
+        "auc_low": low,
+        "auc_high": float(interval.high[0]),
+        "probe_above_chance": pd.NA if np.isnan(low) else low > 0.5,
+    }
 
 
 ANALYSIS = SwapAnalysis()

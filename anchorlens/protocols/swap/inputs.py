@@ -1,8 +1,11 @@
-"""Inputs of a swap: rows, donors and their pairs, drawn for a new sweep or rebuilt from a run directory."""
+"""Inputs of a swap: rows, donors and their pairs, drawn for a new sweep or rebuilt from a run
+directory.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from typing_extensions import override
@@ -10,6 +13,7 @@ from typing_extensions import override
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.errors import EmptySweepError, InputError, RunError
+from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.fit_probes import fit_probes
@@ -19,30 +23,40 @@ from anchorlens.probing.states import last_answer_states
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement, check_stored_pairs
-from anchorlens.protocols.probe_sweep.variants import build_truth_rows
+from anchorlens.protocols.probe_sweep.variants import (
+    build_truth_rows,
+    items_at,
+    rows_for_fitting,
+)
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.pairing import (
     NORM_MATCHED,
+    SAME_ANSWER,
     SAME_ROLE,
     PairMaker,
     QAPair,
+    SameAnswerPicker,
+    at_difference,
     direction_label,
+    direction_name,
     donor_picker,
     pre_answer_token_differs,
+    towards,
 )
 from anchorlens.protocols.swap.reading import Reading
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
-from anchorlens.questions.build_rows import Rows, check_not_empty, make_rows
+from anchorlens.questions.build_rows import Rows, check_rows_left, make_rows
+from anchorlens.questions.direction_rows import DirectionPicker
 from anchorlens.questions.donors import pair_positions
 from anchorlens.questions.qa_context import QuestionContext
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.results.tables import InputTable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SwapInputs(SweepInputs):
     """Inputs of a swap.
 
@@ -50,21 +64,26 @@ class SwapInputs(SweepInputs):
         pairs: Rows with their donors, in row order.
         statistics: Mean and spread of clean streams; None for donor rows.
         reading: Readout with its rows and probes.
-        counts: ``null_shortfall`` and ``failed_pairs``, see :class:`~anchorlens.protocols.swap.pairing.PairMaker`.
-        texts: Text baselines ``answer_text_auc`` and ``qa_text_auc``; empty for answer readouts, and if training or test rows lack
-            a label.
+        counts: ``null_shortfall``, ``failed_pairs``, ``gaussian_draws`` and
+            ``without_same_answer``, see :class:`~anchorlens.protocols.swap.pairing.PairMaker`.
+        texts: Text baselines ``answer_text_auc`` and ``qa_text_auc``; empty for answer readouts,
+            and if training or test rows lack a label.
     """
 
     pairs: tuple[QAPair, ...]
     statistics: StreamStatistics | None
     reading: Reading
-    counts: Mapping[str, dict[str, int]]
+    counts: Mapping[str, Any]
     texts: Mapping[str, TextBaseline]
 
     @property
     @override
     def max_tokens(self) -> int:
-        return max(len(row.ids) for p in self.pairs for row in (p.target, p.source) if row is not None)
+        longest = max(len(pair.target.ids) for pair in self.pairs)
+        for pair in self.pairs:
+            if pair.source is not None:
+                longest = max(longest, len(pair.source.ids))
+        return longest
 
     @property
     @override
@@ -74,52 +93,85 @@ class SwapInputs(SweepInputs):
     @override
     def table(self) -> InputTable:
         truth = self.reading.truth
+        base: dict[str, TokenRow] = {}
+        corrupt: dict[str, TokenRow] = {}
+        donors: dict[str, TokenRow] = {}
+        if self.statistics is not None:
+            donors = {row.id: row for row in self.statistics.reference}
+        directions: dict[str, TokenizedPrompt] = {}
         donor_ids: dict[str, list[str]] = {}
         nulls: dict[str, dict[str, list[int]]] = {}
         for pair in self.pairs:
+            base[pair.base.id] = pair.base
+            if pair.target.id != pair.base.id:
+                corrupt[pair.target.id] = pair.target
+            if self.statistics is None and pair.donor is not None:
+                donors[pair.donor.id] = pair.donor
             donor_ids.setdefault(pair.base.id, []).append(pair.donor_id)
             own = nulls.setdefault(pair.target.id, {})
             for place in pair.placements:
                 if place.control != "none":
                     own[f"{place.control}:{place.anchor}:{pair.donor_id}"] = list(place.target)
+                for one in place.towards or ():
+                    directions[one.prompt.id] = one.prompt
                 if place.control == SAME_ROLE:
                     own[f"{SAME_ROLE}_source:{place.anchor}:{pair.donor_id}"] = list(place.source)
-        donors = self.statistics.reference if self.statistics is not None else [p.donor for p in self.pairs if p.donor]
+        fitted: dict[str, tuple[TokenRow, ...]] = {}
         # p_true measures every row; a probe is fitted on the rows of other splits.
-        splits = ("train", "validation") if truth is not None and self.reading.probes is not None else ()
-        tested = set() if truth is None else set(truth.of("test"))
-        inputs = {
-            "base": list({p.base.id: p.base for p in self.pairs}.values()),
-            **{name: [truth.rows[i] for i in truth.of(name) if i not in tested] for name in splits if truth is not None},
-            "donor": list({row.id: row for row in donors}.values()),
-            "corrupt": list({p.target.id: p.target for p in self.pairs if p.target is not p.base}.values()),
+        if truth is not None and self.reading.probes is not None:
+            fitted = rows_for_fitting(truth, set(truth.of("test")))
+        inputs: dict[str, Sequence[TokenizedPrompt]] = {
+            "base": list(base.values()),
+            **fitted,
+            "donor": list(donors.values()),
+            "corrupt": list(corrupt.values()),
+            "direction": list(directions.values()),
         }
         return InputTable(inputs, donor_ids, nulls, row_columns(truth, self.texts))
 
     @override
     def record(self, spec: Swap) -> dict[str, Any]:
         reading = self.reading
+        measured: set[str] = set()
+        differs: set[str] = set()
+        for pair in self.pairs:
+            measured.add(pair.base.id)
+            if pre_answer_token_differs(pair):
+                differs.add(pair.base.id)
         counts: dict[str, Any] = {
-            "evaluated": len({p.base.id for p in self.pairs}), **self.counts,
-            "pre_answer_token_differs": len({p.base.id for p in self.pairs if pre_answer_token_differs(p)}),
-        }  # fmt: skip
-        record: dict[str, Any] = {"config": {"delta_kind": spec.kind, **_resolve_config(spec)}, "counts": counts}
+            "evaluated": len(measured),
+            **self.counts,
+            "pre_answer_token_differs": len(differs),
+        }
+        record: dict[str, Any] = {
+            "config": {"delta_kind": spec.kind, **_resolve_config(spec)},
+            "counts": counts,
+        }
         if reading.truth is None:
             return record
         counts["rows"] = reading.truth.sizes
         if reading.probes is not None:
-            given = {"probes": reading.probes.fingerprint} if spec.probes else {}
-            record["config"] |= {"probe_site": reading.probes.site, **given}
-        record["probe"] = {"answer_text_auc": None, "qa_text_auc": None} | probe_record(reading.probes, self.texts)
+            record["config"]["probe_site"] = reading.probes.site
+            if spec.probes:
+                record["config"]["probes"] = reading.probes.fingerprint
+        record["probe"] = {"answer_text_auc": None, "qa_text_auc": None} | probe_record(
+            reading.probes, self.texts
+        )
         return record
 
 
 def _resolve_config(spec: Swap) -> dict[str, Any]:
     """Return the resolved values of arguments that differ from the given ones."""
-    rows = spec.donors not in STATISTIC_RULES
-    resolved: dict[str, Any] = {} if rows else {"n_donors": 1, "null": [*(spec.nulls or spec.null)]}
-    # Answer readouts do not use the truth of answers.
-    return resolved | ({"donor_label": "same" if rows else "both"} if spec.is_truth_readout else {"answers": "", "distractor": ""})
+    from_rows = spec.donors not in STATISTIC_RULES
+    resolved: dict[str, Any] = {}
+    if not from_rows:
+        resolved |= {"n_donors": 1, "null": list(spec.nulls or spec.null)}
+    if spec.is_truth_readout:
+        resolved["donor_label"] = "same" if from_rows else "both"
+    else:
+        # Answer readouts do not use the truth of answers.
+        resolved |= {"answers": "", "distractor": ""}
+    return resolved
 
 
 def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
@@ -128,44 +180,98 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     reading = replace(reading, n_layers=context.adapter.n_layers)
     dropped = [*context.dropped, *rows.dropped]
     where = f"in {context.data.name}"
-    check_not_empty(rows.rows, dropped, where)
+    check_rows_left(rows.rows, dropped, where)
     # donors='zero' needs no pool.
     pool = _pool(context, spec, reading) if spec.donors != "zero" else ()
-    maker = PairMaker(spec, context.tokenizer, null_shortfall=dict.fromkeys(spec.anchors, 0) if spec.n_null_donors else {})
+    maker = PairMaker(
+        spec=spec,
+        tokenizer=context.tokenizer,
+        null_shortfall=dict.fromkeys(spec.anchors, 0) if spec.n_null_donors else {},
+        directions=_direction_picker(spec, pool),
+        same_answers=_same_answer_picker(spec, pool),
+    )
     statistics = None
     if spec.donors in STATISTIC_RULES:
-        statistics = StreamStatistics(context.adapter, reference_rows(pool, spec.seed), spec.site, spec.seed)
+        statistics = StreamStatistics(
+            context.adapter, reference_rows(pool, spec.seed), spec.site, spec.seed
+        )
         pairs = tuple(maker.with_statistic(rows.rows, statistics))
     else:
         pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
     dropped += maker.dropped
     _check_pairs(pairs, dropped, spec, where)
     requested = spec.layers_of(context.adapter.n_layers)
-    layers = tuple(layer for layer in requested if any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors))
+
+    def is_reached(layer: int) -> bool:
+        return any(reading.reaches(spec, anchor, "none", layer) for anchor in spec.anchors)
+
+    layers = tuple(filter(is_reached, requested))
     if not layers:
         raise InputError(
-            f"layers={requested}: no change of {spec.site} reaches the probe at layer {reading.probe_layer}. Take lower layers.",
+            f"layers={requested}: no change of {spec.site} reaches the probe at layer"
+            f" {reading.probe_layer}. Take lower layers.",
             argument="layers",
         )
+    sites: list[SiteLike] = [spec.site]
     read = reading.reader(context.adapter, pairs).where
-    sites: list[SiteLike] = [spec.site, *([read[0]] if read is not None else [])]
-    counts = {"null_shortfall": maker.null_shortfall, "failed_pairs": maker.failed_pairs}
-    texts = _texts(reading.truth, spec)
-    return SwapInputs(tuple(dropped), pairs[0].target.ids, tuple(sites), layers, pairs, statistics, reading, counts, texts)
+    if read is not None:
+        sites.append(read[0])
+    return SwapInputs(
+        dropped=tuple(dropped),
+        trial=pairs[0].target.ids,
+        sites=tuple(sites),
+        layers=layers,
+        pairs=pairs,
+        statistics=statistics,
+        reading=reading,
+        counts={
+            "null_shortfall": maker.null_shortfall,
+            "failed_pairs": maker.failed_pairs,
+            "same_role_positions": maker.same_role_positions,
+            "gaussian_draws": maker.gaussian_draws,
+            "without_same_answer": maker.without_same_answer,
+        },
+        texts=_texts(reading.truth, spec),
+    )
+
+
+def _direction_picker(spec: Swap, pool: Sequence[TokenRow]) -> DirectionPicker | None:
+    if spec.null_direction != "data" or "norm_matched" not in spec.nulls:
+        return None
+    return DirectionPicker(
+        pool=tuple(pool), anchors=tuple(spec.anchors), align=spec.align, seed=spec.seed
+    )
+
+
+def _same_answer_picker(spec: Swap, pool: Sequence[TokenRow]) -> SameAnswerPicker | None:
+    if "same_answer" not in spec.nulls:
+        return None
+    return SameAnswerPicker(
+        pool=tuple(pool),
+        rule="random",
+        anchors=spec.anchors,
+        align=spec.align,
+        n_donors=1,
+        seed=spec.seed,
+    )
 
 
 def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
-    roles = [one.of(name) for one in truth.each for name in ("train", "test")] if truth is not None else []
-    if truth is None or any(len({truth.rows[i].answer.label for i in role}) < 2 for role in roles):
+    if truth is None:
         return {}
+    for one, split in product(truth.each, ("train", "test")):
+        labels = {row.answer.label for row in items_at(truth.rows, one.of(split))}
+        if len(labels) < 2:
+            return {}
     return text_baselines(truth, n_resamples=spec.n_resamples, seed=spec.seed)
 
 
 def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[TokenRow, ...]:
-    """Return the pool of donors: all rows of the file with gold answers; for truth readouts with true and false ones.
+    """Return the pool of donors: all rows of the file with gold answers; for truth readouts with
+    true and false ones.
 
-    With ``answers='generated'`` the pool has the rows of the sweep only, because generating answers for the whole file takes longer
-    than the sweep.
+    With ``answers='generated'`` the pool has the rows of the sweep only, because generating answers
+    for the whole file takes longer than the sweep.
     """
     if reading.truth is None:
         return make_rows(context.pool, context.tokenizer).rows
@@ -174,16 +280,22 @@ def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[Token
     return build_truth_rows(context, spec, context.pool).rows
 
 
-def _check_pairs(pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str) -> None:
+def _check_pairs(
+    pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str
+) -> None:
     """Raise EmptySweepError if no row has a donor; the message names arguments to change."""
     counts = Counter(d.reason for d in dropped).most_common()
     if pairs or counts[0][0] != "no_donor":
-        return check_not_empty(pairs, dropped, where)
+        return check_rows_left(pairs, dropped, where)
     cures = ["Take more rows (donors come from the whole file)"]
-    cures += ["donors='random'"] if spec.donors == "same_relation" else []
-    cures += ["align='last'"] if spec.align != "last" else []
+    if spec.donors == "same_relation":
+        cures.append("donors='random'")
+    if spec.align != "last":
+        cures.append("align='last'")
     reasons = ", ".join(f"{reason} {n}" for reason, n in counts)
-    raise EmptySweepError(f"No row is left to measure {where}. Dropped: {reasons}. {', or '.join(cures)}.")
+    raise EmptySweepError(
+        f"No row is left to measure {where}. Dropped: {reasons}. {', or '.join(cures)}."
+    )
 
 
 def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Reading]:
@@ -192,24 +304,35 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
         if not spec.known_only:
             return make_rows(context.examples, context.tokenizer), Reading(spec.readout)
         answered = generate_rows(
-            context.adapter, context.examples, context.tokenizer, max_new_tokens=spec.max_new_tokens, batch_size=spec.batch_size,
+            context.adapter,
+            context.examples,
+            context.tokenizer,
+            max_new_tokens=spec.max_new_tokens,
+            batch_size=spec.batch_size,
             progress=context.progress,
-        )  # fmt: skip
+        )
         return select_known_rows(answered, context.prompt), Reading(spec.readout)
     truth = build_truth_rows(context, spec, context.examples)
-    check_not_empty(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
+    check_rows_left(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
     truth.check()
-    adapter, probes = context.adapter, spec.probes and CrossFittedProbes.of(spec.probes)
+    adapter = context.adapter
+    probes = spec.probes and CrossFittedProbes.of(spec.probes)
     if probes is None:
         longest = max(len(row.ids) for row in truth.rows)
         size = rows_per_batch(adapter.shape, adapter.devices, longest, spec.batch_size)
         states = last_answer_states(adapter, truth.rows, spec.probe_site, batch_size=size)
         probes = fit_probes(
-            truth, range(adapter.n_layers), states, site=spec.probe_site, model=context.model_name, dataset=context.data.name
+            truth,
+            range(adapter.n_layers),
+            states,
+            site=spec.probe_site,
+            model=context.model_name,
+            dataset=context.data.name,
         )
-    return Rows(tuple(truth.rows[i] for i in truth.of("test")), truth.dropped), Reading(spec.readout, truth, probes)
+    tested = items_at(truth.rows, truth.of("test"))
+    return Rows(tested, truth.dropped), Reading(spec.readout, truth, probes)
 
 
 def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInputs:
@@ -218,38 +341,88 @@ def restore_swap(adapter: Adapter, spec: Swap, stored: StoredInputs) -> SwapInpu
     Raises:
         RunError: If an input is missing or cannot be paired with its donor.
     """
-    base, statistics, truth = stored.of("base"), None, None
+    base = stored.of("base")
+    statistics = None
     if spec.donors in STATISTIC_RULES:
         statistics = StreamStatistics(adapter, stored.of("donor"), spec.site, spec.seed)
-    pairs = tuple(_load_pair(spec, stored, row, donor) for row in base for donor in stored.donor_ids[row.id])
+    pairs: list[QAPair] = []
+    for row in base:
+        pairs += [_load_pair(spec, stored, row, donor) for donor in stored.donor_ids[row.id]]
     check_stored_pairs(pairs)
+    truth = None
     if spec.is_truth_readout:
         truth = TruthRows(base, (("test",) * len(base),), ())
     if spec.readout == "probe" and "none" not in stored.probes:
         raise RunError("The run directory lacks its probes, so its cells cannot be measured again.")
     probes = stored.probes["none"] if spec.readout == "probe" else None
-    reading = Reading(spec.readout, truth, probes, adapter.n_layers)
-    return SwapInputs((), base[0].ids, (spec.site,), stored.layers, pairs, statistics, reading, {}, {})
+    return SwapInputs(
+        dropped=(),
+        trial=base[0].ids,
+        sites=(spec.site,),
+        layers=stored.layers,
+        pairs=tuple(pairs),
+        statistics=statistics,
+        reading=Reading(spec.readout, truth, probes, adapter.n_layers),
+        counts={},
+        texts={},
+    )
 
 
 def _load_pair(spec: Swap, stored: StoredInputs, base: TokenRow, donor_id: str) -> QAPair:
     """Rebuild the pair of a row with a donor or a statistic."""
     donor = None if spec.donors in STATISTIC_RULES else stored.row("donor", donor_id)
-    target, source = base, donor
+    target = base if donor is None else at_difference(base, donor)
+    source = None if donor is None else at_difference(donor, base)
     if spec.direction == "denoising":
-        # Corrupt inputs are named by the donor's question, without the suffix of its answer.
-        question = donor_id if ("corrupt", f"{base.id}~{donor_id}") in stored.rows else donor_id.rpartition("|")[0]
-        target, source = stored.row("corrupt", f"{base.id}~{question}"), base
+        name = f"{base.id}~{donor_id}"
+        if ("corrupt", name) not in stored.rows:
+            # Corrupt inputs are named by the donor's question, without the suffix of its answer.
+            name = f"{base.id}~{donor_id.rpartition('|')[0]}"
+        assert donor is not None  # denoising has donor rows
+        target = at_difference(stored.row("corrupt", name), donor)
+        source = at_difference(base, donor)
     placements: list[Placement] = []
+    is_same_answer = f"{SAME_ANSWER}:{spec.anchors[0]}:{donor_id}" in target.positions
     for anchor in spec.anchors:
-        both = (target.positions[anchor],) * 2 if source is None else pair_positions(target, source, anchor, spec.align)
+        if source is None:
+            both = target.positions[anchor], target.positions[anchor]
+        else:
+            both = pair_positions(target, source, anchor, spec.align)
         if both is None:
-            raise RunError(f"examples.parquet: {anchor} of {target.id} and {donor_id} cannot be paired.")
-        placements.append(Placement(anchor, "none", both[0], both[1]))
-        for control in spec.null_controls:
+            raise RunError(
+                f"examples.parquet: {anchor} of {target.id} and {donor_id} cannot be paired."
+            )
+        to, by = both
+        placements.append(Placement(anchor, SAME_ANSWER if is_same_answer else "none", to, by))
+        for control in () if is_same_answer else spec.null_controls:
             null = target.positions.get(f"{control}:{anchor}:{donor_id}")
-            if null is not None:
-                by = target.positions[f"{SAME_ROLE}_source:{anchor}:{donor_id}"] if control == SAME_ROLE else both[1][: len(null)]
-                label = direction_label(spec, base.id, donor_id, anchor) if control == NORM_MATCHED else ""
-                placements.append(Placement(anchor, control, null, by, label))
+            if null is None:
+                continue
+            null_by = by[: len(null)]
+            if control == SAME_ROLE:
+                null_by = target.positions[f"{SAME_ROLE}_source:{anchor}:{donor_id}"]
+            place = Placement(anchor, control, null, null_by)
+            if control == NORM_MATCHED:
+                placements += _load_draws(spec, stored, base, donor_id, target, place)
+            else:
+                placements.append(place)
     return Pair(base, target, source, donor, donor_id, tuple(placements))
+
+
+def _load_draws(
+    spec: Swap,
+    stored: StoredInputs,
+    base: TokenRow,
+    donor_id: str,
+    target: TokenRow,
+    place: Placement,
+) -> Iterator[Placement]:
+    """Yield the placement of each draw of ``norm_matched`` of a saved sweep."""
+    for draw in range(spec.n_null_draws):
+        label = direction_label(spec, base.id, donor_id, place.anchor, draw)
+        own = replace(place, direction_label=label, draw=draw)
+        names = [direction_name(base.id, donor_id, draw, side) for side in (0, 1)]
+        if ("direction", names[0]) in stored.rows:
+            rows = stored.row("direction", names[0]), stored.row("direction", names[1])
+            own = replace(own, towards=towards(rows, target, own))
+        yield own

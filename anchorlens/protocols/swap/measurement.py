@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import InputError
+from anchorlens.measure.patch_plan import Batch
+from anchorlens.measure.patched_pairs import MakeStreams, Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.records import probe_record
-from anchorlens.protocols.pair_sweep.batching import Batch
-from anchorlens.protocols.pair_sweep.donor_pairs import MakeStreams, Placement
-from anchorlens.protocols.pair_sweep.measurement import Array, PatchingMeasurement
+from anchorlens.protocols.patching_measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.protocols.swap.analysis import ANALYSIS
 from anchorlens.protocols.swap.inputs import SwapInputs, prepare_swap, restore_swap
@@ -37,7 +37,8 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
         adapter.hook_name(spec.site, spec.layers_of(adapter.n_layers)[0])
         if spec.probes is not None and max(spec.probes.layers) >= adapter.n_layers:
             raise InputError(
-                f"probes=: read layers {spec.probes.layers}, but the model has {adapter.n_layers}. Give probes of this model.",
+                f"probes=: read layers {spec.probes.layers}, but the model has {adapter.n_layers}."
+                " Give probes of this model.",
                 argument="probes",
             )
 
@@ -59,48 +60,78 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
 
     @override
     def make_streams(self, inputs: SwapInputs, spec: Swap) -> MakeStreams | None:
-        return None if inputs.statistics is None else partial(inputs.statistics.batch_streams, spec.donors)
+        return (
+            None
+            if inputs.statistics is None
+            else partial(inputs.statistics.batch_streams, spec.donors)
+        )
 
     @override
-    def effect(self, inputs: SwapInputs, spec: Swap, pairs: Sequence[QAPair], before: Array, after: Array) -> Array:
+    def effect(
+        self, inputs: SwapInputs, spec: Swap, pairs: Sequence[QAPair], before: Array, after: Array
+    ) -> Array:
         if spec.kind == "probability":
             return 100.0 * (after - before)
-        return delta_p(before, after, np.array([inputs.reading.event(p.base) for p in pairs], dtype=np.float64), spec.kind)
+        return delta_p(
+            before,
+            after,
+            np.array([inputs.reading.event(p.base) for p in pairs], dtype=np.float64),
+            spec.kind,
+        )
 
     @override
     def is_reachable(self, inputs: SwapInputs, spec: Swap, place: Placement, layer: int) -> bool:
         return inputs.reading.reaches(spec, place.anchor, place.control, layer)
 
     @override
-    def columns(self, inputs: SwapInputs, spec: Swap, unit: Batch, place: Placement) -> dict[str, Any]:
-        pairs, anchor, control = unit.pairs, place.anchor, place.control
+    def columns(
+        self, inputs: SwapInputs, spec: Swap, batch: Batch, place: Placement
+    ) -> dict[str, Any]:
+        pairs, anchor, control = batch.pairs, place.anchor, place.control
         nulls = spec.null_controls if control == "none" else (control,)
         slots = {
             name: pd.array([p.slots(anchor, *counted) for p in pairs], dtype="Int64")
             for name, counted in (("n_patched", ("none",)), ("n_null_patched", nulls))
         }
         return slots | {
-            "pre_answer_token_differs": pd.array([pre_answer_token_differs(p) for p in pairs], dtype="boolean"),
+            "pre_answer_token_differs": pd.array(
+                [pre_answer_token_differs(p) for p in pairs], dtype="boolean"
+            ),
             "by_construction": [
-                [inputs.reading.is_by_construction(spec, p, anchor, control, k) for p in pairs] for k in unit.layers
+                [inputs.reading.is_by_construction(spec, p, anchor, control, k) for p in pairs]
+                for k in batch.layers
             ],
         }
 
     @override
     def more_values(self, before: Metrics, after: Metrics) -> dict[str, Any]:
+        of_donor: dict[str, Any] = {}
+        for when, metrics in (("before", before), ("after", after)):
+            for name, values in metrics.of_donor.items():
+                of_donor[f"{name}_{when}"] = values.double().numpy()
         return {
-            "logp_before": before.log_p.double().numpy(), "logp_after": after.log_p.double().numpy(),
-            "logit_diff_before": before.logit_diff.double().numpy(), "logit_diff_after": after.logit_diff.double().numpy(),
-        }  # fmt: skip
+            **of_donor,
+            "logp_before": before.log_p.double().numpy(),
+            "logp_after": after.log_p.double().numpy(),
+            "logit_diff_before": before.logit_diff.double().numpy(),
+            "logit_diff_after": after.logit_diff.double().numpy(),
+        }
 
     @override
-    def prepare_again(self, context: QuestionContext, spec: Swap, stored: StoredInputs) -> SwapInputs:
+    def prepare_again(
+        self, context: QuestionContext, spec: Swap, stored: StoredInputs
+    ) -> SwapInputs:
         probes = stored.probes.get("none")
         return prepare_swap(context, spec if probes is None else spec.replace(probes=probes))
 
     @override
     def record_again(
-        self, adapter: Adapter, inputs: SwapInputs, spec: Swap, stored: StoredInputs, rows: Collection[str]
+        self,
+        adapter: Adapter,
+        inputs: SwapInputs,
+        spec: Swap,
+        stored: StoredInputs,
+        rows: Collection[str],
     ) -> dict[str, Any]:
         probes = inputs.reading.probes
         return {} if probes is None else {"probe": probe_record(probes, {})}

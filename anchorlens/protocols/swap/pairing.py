@@ -1,20 +1,30 @@
 """Pairs of rows and donors: patched input, positions and streams."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from anchorlens.constants import NULL_CONTROLS
+from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.protocols.pair_sweep.donor_pairs import Pair, Placement
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
+from anchorlens.questions.answer_reads import first_difference
 from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.build_rows import drop
-from anchorlens.questions.donors import DonorPicker, null_positions, pair_positions, same_role_positions
+from anchorlens.questions.direction_rows import DirectionPicker, positions_towards
+from anchorlens.questions.donors import (
+    DonorPicker,
+    null_positions,
+    pair_positions,
+    same_role_positions,
+)
 from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
 
-NULL, SAME_ROLE, NORM_MATCHED = (NULL_CONTROLS[name] for name in ("displaced", "same_role", "norm_matched"))
+NULL = NULL_CONTROLS["displaced"]
+SAME_ANSWER = NULL_CONTROLS["same_answer"]
+SAME_ROLE = NULL_CONTROLS["same_role"]
+NORM_MATCHED = NULL_CONTROLS["norm_matched"]
 QAPair: TypeAlias = Pair[TokenRow]
 
 
@@ -27,16 +37,47 @@ class WrongAnswerPicker(DonorPicker):
         return not right and super()._eligible(base, row)
 
 
+@dataclass(frozen=True)
+class SameAnswerPicker(DonorPicker):
+    """Picker of other questions with the answer of the base."""
+
+    def _candidates(self, base: TokenRow) -> list[TokenRow]:
+        return [
+            row for row in self._by_shape.get(self._shape(base), []) if self._is_same(base, row)
+        ]
+
+    def _is_same(self, base: TokenRow, row: TokenRow) -> bool:
+        return row.answer_ids == base.answer_ids
+
+    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
+        if row.example.question_id == base.example.question_id:
+            return False
+        return self._can_pair(base, row)
+
+
 def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], Sequence[TokenRow]]:
     """Return the function that picks the donors of a row, in random order.
 
-    For truth readouts, a donor has the label of its base, so that a swap changes content but not truth. With true donors for false
-    rows, ΔP would also contain the effect of a true answer.
+    For truth readouts, a donor has the label of its base, so that a swap changes content but not
+    truth. With true donors for false rows, ΔP would also contain the effect of a true answer.
     """
-    options = (spec.donors, spec.anchors, spec.align, spec.n_donors, spec.seed)
+
+    def make_picker(kind: type[DonorPicker], rows: Sequence[TokenRow]) -> DonorPicker:
+        return kind(
+            pool=tuple(rows),
+            rule=spec.donors,
+            anchors=spec.anchors,
+            align=spec.align,
+            n_donors=spec.n_donors,
+            seed=spec.seed,
+        )
+
     if not spec.is_truth_readout:
-        return DonorPicker(tuple(pool), *options).pick
-    pickers = [WrongAnswerPicker(tuple(row for row in pool if row.answer.label == label), *options) for label in (0, 1)]
+        return make_picker(DonorPicker, pool).pick
+    pickers: list[DonorPicker] = []
+    for label in (0, 1):
+        same_label = [row for row in pool if row.answer.label == label]
+        pickers.append(make_picker(WrongAnswerPicker, same_label))
     return lambda row: pickers[row.answer.label].pick(row)
 
 
@@ -45,12 +86,31 @@ def pre_answer_token_differs(pair: QAPair) -> bool | None:
     return None if pair.source is None else not pair.same_tokens("pre_answer")
 
 
-def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str) -> str:
+def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str, draw: int = 0) -> str:
     """Return the label of the random directions of ``norm_matched``."""
-    return f"{spec.seed}:{NORM_MATCHED}:{base_id}:{donor_id}:{anchor}"
+    label = f"{spec.seed}:{NORM_MATCHED}:{base_id}:{donor_id}:{anchor}"
+    return f"{label}:{draw}" if draw else label
 
 
-@dataclass
+def direction_name(base_id: str, donor_id: str, draw: int, side: int) -> str:
+    """Return the name of a row of a direction: ``base~donor~0a``."""
+    return f"{base_id}~{donor_id}~{draw}{'ab'[side]}"
+
+
+def at_difference(row: TokenRow, other: TokenRow) -> TokenRow:
+    """Return a row whose ``pre_answer`` is the position that predicts the first token in which two
+    answers differ.
+    """
+    shared, _ = first_difference(row.answer_ids, other.answer_ids)
+    if shared <= 0:
+        return row
+    return replace(
+        row,
+        positions={**row.positions, "pre_answer": (row.positions["pre_answer_all"][shared],)},
+    )
+
+
+@dataclass(kw_only=True)
 class PairMaker:
     """Builder of the pairs of a sweep, which counts failures.
 
@@ -58,8 +118,16 @@ class PairMaker:
         spec: Arguments of the sweep.
         tokenizer: Tokenizer of corrupt inputs.
         dropped: Rows without a pair.
-        null_shortfall: Anchor (and control, unless it is ``null``) -> number of null slots without a position.
+        null_shortfall: Anchor (and control, unless it is ``null``) -> number of null slots without
+            a position.
         failed_pairs: Number of pairs that could not be built, by reason (denoising only).
+        directions: Picker of the rows of directions; None for Gaussian ones.
+        same_answers: Picker of donors with the base's own answer; None if that null is not
+            measured.
+        same_role_positions: Number of positions of ``same_role``, and of those that are format or
+            punctuation.
+        gaussian_draws: Number of draws without two other rows, whose direction is Gaussian.
+        without_same_answer: Number of rows without another question of the same answer.
     """
 
     spec: Swap
@@ -67,23 +135,55 @@ class PairMaker:
     dropped: list[Dropped] = field(default_factory=list)
     null_shortfall: dict[str, int] = field(default_factory=dict)
     failed_pairs: dict[str, int] = field(default_factory=dict)
+    directions: DirectionPicker | None = None
+    same_answers: SameAnswerPicker | None = None
+    same_role_positions: dict[str, int] = field(
+        default_factory=lambda: {"positions": 0, "format": 0}
+    )
+    gaussian_draws: int = 0
+    without_same_answer: int = 0
+    _drawn: dict[tuple[str, str, int], tuple[TokenRow, TokenRow] | None] = field(
+        default_factory=dict
+    )
 
-    def with_donors(self, rows: Sequence[TokenRow], pick: Callable[[TokenRow], Sequence[TokenRow]]) -> Iterator[QAPair]:
+    def with_donors(
+        self, rows: Sequence[TokenRow], pick: Callable[[TokenRow], Sequence[TokenRow]]
+    ) -> Iterator[QAPair]:
         """Yield every row with its donors."""
         for row in rows:
             made: list[QAPair] = []
             for donor in pick(row):
+                with_null = len(made) < self.spec.n_null_donors
                 try:
-                    made.append(self._pair(row, donor, with_null=len(made) < self.spec.n_null_donors))
+                    made.append(self._pair(row, donor, with_null=with_null))
                 except RowDropped as why:
                     self.failed_pairs[why.reason] = self.failed_pairs.get(why.reason, 0) + 1
             if not made:
-                self.dropped.append(drop(row.example, "no_donor", f"align={self.spec.align}, all anchors of the run"))
+                detail = f"align={self.spec.align}, all anchors of the run"
+                self.dropped.append(drop(row.example, "no_donor", detail))
             yield from made
+            if made and self.same_answers is not None:
+                yield from self._same_answer(row, self.same_answers)
 
-    def with_statistic(self, rows: Sequence[TokenRow], statistics: StreamStatistics) -> Iterator[QAPair]:
+    def _same_answer(self, row: TokenRow, picker: SameAnswerPicker) -> Iterator[QAPair]:
+        """Yield the row with a donor that has the same answer, if there is one."""
+        donors = picker.pick(row)
+        if not donors:
+            self.without_same_answer += 1
+        for donor in donors:
+            places: list[Placement] = []
+            for anchor in self.spec.anchors:
+                both = pair_positions(row, donor, anchor, self.spec.align)
+                assert both is not None  # the picker pairs all anchors
+                places.append(Placement(anchor, SAME_ANSWER, *both))
+            yield Pair(row, row, donor, donor, donor.id, tuple(places))
+
+    def with_statistic(
+        self, rows: Sequence[TokenRow], statistics: StreamStatistics
+    ) -> Iterator[QAPair]:
         """Yield every row with a mean, zero or noise stream as donor."""
-        rule, anchors = self.spec.donors, self.spec.anchors
+        rule = self.spec.donors
+        anchors = self.spec.anchors
         for row in rows:
             lacks = [a for a in ("exact_question", *anchors) if not row.positions[a]]
             if lacks or (rule == "mean" and not statistics.covers(row, anchors)):
@@ -91,25 +191,38 @@ class PairMaker:
                 self.dropped.append(drop(row.example, "no_donor", why))
                 continue
             paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
-            yield Pair(row, row, None, None, rule, self._placements(row, None, row.id, rule, paired, with_null=True))
+            placements = self._placements(row, None, row.id, rule, paired, with_null=True)
+            yield Pair(row, row, None, None, rule, placements)
 
     def _pair(self, row: TokenRow, donor: TokenRow, *, with_null: bool) -> QAPair:
-        target, source = row, donor
+        target = at_difference(row, donor)
+        source = at_difference(donor, row)
         if self.spec.direction == "denoising":
-            target, source = self.tokenizer.corrupt_row(row, donor.example), row
+            target = self.tokenizer.corrupt_row(row, donor.example)
+            target = at_difference(target, donor)
+            source = at_difference(row, donor)
         paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         for anchor in self.spec.anchors:
             both = pair_positions(target, source, anchor, self.spec.align)
             if both is None:
-                raise RowDropped("corrupt_length", "the donor's text has another number of tokens inside the base question")
+                raise RowDropped(
+                    "corrupt_length",
+                    "the donor's text has another number of tokens inside the base question",
+                )
             paired[anchor] = both
         placements = self._placements(target, source, row.id, donor.id, paired, with_null=with_null)
         return Pair(row, target, source, donor, donor.id, placements)
 
     def _placements(
-        self, target: TokenRow, source: TokenRow | None, base_id: str, donor_id: str,
-        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]], *, with_null: bool,
-    ) -> tuple[Placement, ...]:  # fmt: skip
+        self,
+        target: TokenRow,
+        source: TokenRow | None,
+        base_id: str,
+        donor_id: str,
+        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]],
+        *,
+        with_null: bool,
+    ) -> tuple[Placement, ...]:
         """Return the placement of every anchor, followed by its nulls."""
         spec = self.spec
         placements: list[Placement] = []
@@ -119,13 +232,80 @@ class PairMaker:
                 if control == SAME_ROLE:
                     assert source is not None  # the specification refuses a statistic
                     label = f"{spec.seed}:{control}:{base_id}:{donor_id}:{anchor}"
-                    null = Placement(anchor, control, *same_role_positions(target, source, anchor, len(by), label))
+                    where = same_role_positions(target, source, anchor, len(by), label)
+                    self._count_format(target, where[0])
+                    null = Placement(anchor, control, *where)
                 elif control == NORM_MATCHED:
-                    null = Placement(anchor, control, to, by, direction_label(spec, base_id, donor_id, anchor))
+                    null = Placement(anchor, control, to, by)
+                elif control == SAME_ANSWER:
+                    continue  # its donor is another row
                 else:
-                    where = null_positions(target, anchor, len(by), spec.seed, donor_id, spec.null_region)
+                    where = null_positions(
+                        target, anchor, len(by), spec.seed, donor_id, spec.null_region
+                    )
                     null = Placement(anchor, control, where, by[: len(where)])
                 name = anchor if control == NULL else f"{anchor}, {control}"
-                self.null_shortfall[name] = self.null_shortfall.get(name, 0) + len(by) - len(null.target)
-                placements.append(null)
+                lacking = len(by) - len(null.target)
+                self.null_shortfall[name] = self.null_shortfall.get(name, 0) + lacking
+                if control == NORM_MATCHED:
+                    placements += self._placements_of_draws(target, source, base_id, donor_id, null)
+                else:
+                    placements.append(null)
         return tuple(placements)
+
+    def _count_format(self, target: TokenRow, positions: Sequence[int]) -> None:
+        """Count the positions of ``same_role`` that are no words of the question."""
+        words = {*target.positions["rest_words"]}
+        self.same_role_positions["positions"] += len(positions)
+        self.same_role_positions["format"] += sum(p not in words for p in positions)
+
+    def _placements_of_draws(
+        self,
+        target: TokenRow,
+        source: TokenRow | None,
+        base_id: str,
+        donor_id: str,
+        place: Placement,
+    ) -> Iterator[Placement]:
+        """Yield the placement of each draw of ``norm_matched``."""
+        for draw in range(self.spec.n_null_draws):
+            label = direction_label(self.spec, base_id, donor_id, place.anchor, draw)
+            own = replace(place, direction_label=label, draw=draw)
+            both = self._rows_of_draw(target, source, base_id, donor_id, draw)
+            if both is not None:
+                own = replace(own, towards=towards(both, target, own))
+            yield own
+
+    def _rows_of_draw(
+        self, target: TokenRow, source: TokenRow | None, base_id: str, donor_id: str, draw: int
+    ) -> tuple[TokenRow, TokenRow] | None:
+        """Return the two rows of a direction, which all anchors of a draw share."""
+        if self.directions is None or source is None:
+            return None
+        key = (base_id, donor_id, draw)
+        if key not in self._drawn:
+            both = self.directions.pick(target, source, draw)
+            if both is None:
+                self.gaussian_draws += 1
+            else:
+                first, second = (
+                    replace(row, id=direction_name(*key, side)) for side, row in enumerate(both)
+                )
+                both = (first, second)
+            self._drawn[key] = both
+        return self._drawn[key]
+
+
+def towards(
+    rows: tuple[TokenRow, TokenRow], target: TokenRow, place: Placement
+) -> tuple[DirectionPrompt, DirectionPrompt] | None:
+    """Return the rows of a direction with the positions that correspond to a placement; None if a
+    segment of theirs is too short.
+    """
+    found: list[DirectionPrompt] = []
+    for row in rows:
+        positions = positions_towards(row, target, place.anchor, place.target)
+        if positions is None:
+            return None
+        found.append(DirectionPrompt(row, positions))
+    return found[0], found[1]

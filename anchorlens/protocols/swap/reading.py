@@ -52,7 +52,9 @@ class Reading:
         if self.readout == "p_true":
             return truth_reader(adapter, targets)
         if self.probes is not None:
-            probes, layer, ids = self.probes, self.probes.probe_layer, [row.example.question_id for row in targets]
+            probes = self.probes
+            layer = probes.probe_layer
+            ids = [row.example.question_id for row in targets]
 
             def score(states: Tensor) -> Float[Tensor, "example"]:
                 return torch.from_numpy(probes.log_odds(layer, states.numpy(), ids)).float()
@@ -60,7 +62,9 @@ class Reading:
             last = torch.tensor([row.positions["answer"][-1] for row in targets])
             return StateReader(layer, probes.site, last, score)
         name, function = make_readout(self.readout)
-        return AnswerReader(answer_reads(targets, [p.donor for p in pairs], first_only=name == "first_token"), function)
+        donors = [pair.donor for pair in pairs]
+        reads = answer_reads(targets, donors, first_only=name == "first_token")
+        return AnswerReader(reads, function)
 
     def reaches(self, spec: Swap, anchor: str, control: str, layer: int) -> bool:
         """Return whether a swap can reach the readout; other cells are missing, not zero."""
@@ -69,27 +73,48 @@ class Reading:
             return True
         if first > self.probes.probe_layer:
             return False
-        # In the layer of the probe, other positions act only through its attention, which reads resid_pre.
+        # In the layer of the probe, other positions act only through its attention, which reads
+        # resid_pre.
         if not isinstance(spec.site, str) or spec.site == "resid_pre":
             return True
-        return anchor == "answer" and control in ("none", NORM_MATCHED) and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
+        return (
+            anchor == "answer"
+            and control in ("none", NORM_MATCHED)
+            and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
+        )
 
-    def is_by_construction(self, spec: Swap, pair: QAPair, anchor: str, control: str, layer: int) -> bool:
+    def is_by_construction(
+        self, spec: Swap, pair: QAPair, anchor: str, control: str, layer: int
+    ) -> bool:
         """Return whether the value of a cell follows by construction.
 
-        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer`` in most rows) change nothing, and
-        ``pre_answer_all`` inserts the donor's answer tokens. A swap of ``answer`` at k* makes the probe read the donor's state.
-        ``same_role`` and ``norm_matched`` change nothing with equal tokens, or without a position. After the last attention a change
-        reaches the readout at its own position only.
+        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer``
+        in most rows) change nothing, and ``pre_answer_all`` inserts the donor's answer tokens. A
+        swap of ``answer`` at k* makes the probe read the donor's state. ``same_role`` and
+        ``norm_matched`` change nothing with equal tokens, or without a position. After the last
+        attention a change reaches the readout at its own position only.
         """
         changed = window_layers(layer, spec.window, layer + spec.window)
-        if isinstance(spec.site, str) and spec.site != "resid_pre" and self.probes is None and changed.start == self.n_layers - 1:
-            read = set() if self.readout == "p_true" else {*pair.target.positions["pre_answer_all"]}
-            if not any(read.intersection(p.target) for p in pair.placements if (p.anchor, p.control) == (anchor, control)):
+        if (
+            isinstance(spec.site, str)
+            and spec.site != "resid_pre"
+            and self.probes is None
+            and changed.start == self.n_layers - 1
+        ):
+            read: set[int] = set()
+            if self.readout != "p_true":
+                read.update(pair.target.positions["pre_answer_all"])
+            changed_positions: set[int] = set()
+            for place in pair.placements:
+                if (place.anchor, place.control) == (anchor, control):
+                    changed_positions.update(place.target)
+            if not read & changed_positions:
                 return True
         same = changed == range(1) and pair.same_tokens(anchor, control)
         if control != "none":
-            return control != NULL and (not pair.slots(anchor, control) or (spec.site == "resid_pre" and same))
+            return control != NULL and (
+                not pair.slots(anchor, control) or (spec.site == "resid_pre" and same)
+            )
         if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
         return anchor == "answer" and self.probe_layer in changed

@@ -37,7 +37,9 @@ def patched_logits(model, target, cache, site, layers, to, by, head=None):
 
 
 def metric_of(name, logits, last, answer, wrong, clean):
-    """Value of a named metric; ``logits`` [pos d_vocab], ``clean``: log-probabilities of the clean run after its prompt."""
+    """Value of a named metric; ``logits`` [pos d_vocab], ``clean``: log-probabilities of the clean
+    run after its prompt.
+    """
     log_p = logits.log_softmax(-1)
     if name == "kl":
         return float((clean.exp() * (clean - log_p[last])).sum())

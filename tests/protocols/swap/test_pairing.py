@@ -1,4 +1,6 @@
-"""Where the null lies and how far it falls short, and rows whose answer is predicted from another token."""
+"""Where the null lies and how far it falls short, and rows whose answer is predicted from another
+token.
+"""
 
 import json
 
@@ -13,7 +15,13 @@ QUIET = {"progress": False, "align": "last"}
 
 
 def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_model):
-    options = {"anchors": ("exact_question", "question_rest"), "layers": (0, 1), "n_donors": 2, "seed": 1, "null": "displaced"}
+    options = {
+        "anchors": ("exact_question", "question_rest"),
+        "layers": (0, 1),
+        "n_donors": 2,
+        "seed": 1,
+        "null": "displaced",
+    }
     made = al.swap_sweep(tiny_model("llama"), capitals(5), **options, **QUIET)
     examples = made.examples().set_index(["role", "example_id"])["positions"].map(json.loads)
     known = 0
@@ -32,36 +40,60 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
     assert short["exact_question"] == {0.0}
     # The question's own words outside E_Q are many, what is left of the prompt is short.
     assert short["question_rest"] == {1.0}
-    assert "null weaker (fewer slots than the anchor): question_rest displaced 100 % of rows" in repr(made)
+    assert (
+        "null weaker (fewer slots than the anchor): question_rest displaced 100 % of rows"
+        in repr(made)
+    )
     (null,) = {text for text in made.protocol.table([made])[1]["displaced"] if "weaker" in text}
     assert null.endswith(" (weaker)")
 
 
 def test_the_null_costs_what_the_anchor_costs(tiny_model):
-    """Behind five shots: a null in the row's own part adds as much again, one in the shots several times that."""
+    """Behind five shots: a null in the row's own part adds as much again, one in the shots several
+    times that.
+    """
     cost = {}
     for region, n in (("question", 0), ("question", 1), ("prompt", 1)):
         al.swap_sweep(
-            tiny_model("llama"), capitals(4), anchors=("exact_question",), prompt="fewshot(5)", n_donors=1, n_null_donors=n,
-            null_region=region, **({"null": "displaced"} if n else {}),
-            on_plan=lambda plan, key=(region, n): cost.update({key: plan.flops}), **QUIET,
-        )  # fmt: skip
+            tiny_model("llama"),
+            capitals(4),
+            anchors=("exact_question",),
+            prompt="fewshot(5)",
+            n_donors=1,
+            n_null_donors=n,
+            null_region=region,
+            **({"null": "displaced"} if n else {}),
+            on_plan=lambda plan, key=(region, n): cost.update({key: plan.flops}),
+            **QUIET,
+        )
     alone, own, prompt = cost["question", 0], cost["question", 1], cost["prompt", 1]
     assert alone < own < 2.2 * alone
     assert prompt > 2 * own
 
 
 def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
-    options = {"prompt": "fewshot(2)", "layers": (0,), "n_donors": 2, "n_null_donors": 2, "null": "displaced", **QUIET}
+    options = {
+        "prompt": "fewshot(2)",
+        "layers": (0,),
+        "n_donors": 2,
+        "n_null_donors": 2,
+        "null": "displaced",
+        **QUIET,
+    }
     made = al.swap_sweep(tiny_model("llama"), capitals(4), **options)
     base = made.examples().query("role == 'base'")
     shared = min(
         next(i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1])
-        for a in base["token_ids"] for b in base["token_ids"] if list(a) != list(b)
-    )  # fmt: skip
+        for a in base["token_ids"]
+        for b in base["token_ids"]
+        if list(a) != list(b)
+    )
     places = [json.loads(text) for text in base["positions"]]
-    nulls = [min(where) for row in places for name, where in row.items() if name.startswith("null:")]
-    # The question opens with words that all capitals share: it begins at its first word, not where the rows part.
+    nulls = [
+        min(where) for row in places for name, where in row.items() if name.startswith("null:")
+    ]
+    # The question opens with words that all capitals share: it begins at its first word, not where
+    # the rows part.
     assert min(nulls) >= min(min(row["question_rest"]) for row in places)
     assert max(nulls) > shared
     assert made.record["config"]["null_region"] == "question"
@@ -69,15 +101,21 @@ def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
 
 
 def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model):
-    """The site of a row with an answer inside a longer text is that text's token, not the template's."""
+    """The site of a row with an answer inside a longer text is that text's token, not the
+    template's.
+    """
     data = data_of([capital(c, a) for c, a in CAPITALS.items()])
     made = al.swap_sweep(tiny_model("llama"), data, anchors=("pre_answer",), n_donors=4, **QUIET)
     examples = made.examples().set_index(["role", "example_id"])
-    site = {key: (list(row["token_ids"]), json.loads(row["positions"])["pre_answer"][0]) for key, row in examples.iterrows()}
+    site = {
+        key: (list(row["token_ids"]), json.loads(row["positions"])["pre_answer"][0])
+        for key, row in examples.iterrows()
+    }
     for row in made.samples().query("control == 'none'").itertuples():
         (base, at), (donor, there) = site["base", row.example_id], site["donor", row.donor_id]
         assert row.pre_answer_token_differs == (base[at] != donor[there])
-        # Layer 0 holds nothing but the token: with the same one nothing is changed, and that says nothing.
+        # Layer 0 holds nothing but the token: with the same one nothing is changed, and that says
+        # nothing.
         assert row.by_construction == (row.layer == 0 and not row.pre_answer_token_differs)
     rows = made.samples().groupby("example_id")["pre_answer_token_differs"].any().sum()
     assert made.record["counts"]["pre_answer_token_differs"] == rows
@@ -87,8 +125,19 @@ def test_rows_whose_answer_is_predicted_from_another_token_are_marked(tiny_model
 def test_of_a_mixed_site_layer_0_is_not_zero(smollm2):
     """Digits start a token of their own: their site is the space, that of words the colon."""
     years = {"Chad": "1960", "Mali": "1961", "Togo": "1962"}
-    rows = [capital(country, answer) for country, answer in [*list(CAPITALS.items())[:3], *years.items()]]
-    made = al.swap_sweep(smollm2, data_of(rows), anchors=("pre_answer",), n_donors=5, layers=(0,), n_null_donors=0, **QUIET)
+    rows = [
+        capital(country, answer)
+        for country, answer in [*list(CAPITALS.items())[:3], *years.items()]
+    ]
+    made = al.swap_sweep(
+        smollm2,
+        data_of(rows),
+        anchors=("pre_answer",),
+        n_donors=5,
+        layers=(0,),
+        n_null_donors=0,
+        **QUIET,
+    )
     own = made.samples()
     assert 0 < own["pre_answer_token_differs"].sum() < len(own)
     same = own[~own["pre_answer_token_differs"].astype(bool)]
@@ -105,19 +154,36 @@ def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_
     assert not made.samples()["by_construction"].any()
     assert made.record["config"]["n_donors"] == 1
     again = al.Swap.from_config(made.record["config"])
-    assert (again.donors, again.n_donors) == ("zero", 4)  # as it was asked for: the default, which says nothing here
+    assert (again.donors, again.n_donors) == (
+        "zero",
+        4,
+    )  # as it was asked for: the default, which says nothing here
 
 
 def test_a_window_that_goes_beyond_layer_0_is_not_by_construction(tiny_model):
-    """The template's last token is the same in base and donor, so its embedding is too: a swap of it changes nothing."""
-    options = {"anchors": ("pre_answer", "pre_answer_all"), "layers": (0, 1), "null": "displaced", **QUIET}
+    """The template's last token is the same in base and donor, so its embedding is too: a swap of
+    it changes nothing.
+    """
+    options = {
+        "anchors": ("pre_answer", "pre_answer_all"),
+        "layers": (0, 1),
+        "null": "displaced",
+        **QUIET,
+    }
     ways = {"window": 1}, {"window": 2}, {"engine": "reference"}
-    one, two, oracle = (al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways)
+    one, two, oracle = (
+        al.swap_sweep(tiny_model("llama"), equal_lengths(), **way, **options) for way in ways
+    )
     marked = [
-        way.curves(controls=True).query("by_construction")[["anchor", "layer", "control"]].values.tolist() for way in (one, two)
+        way.curves(controls=True)
+        .query("by_construction")[["anchor", "layer", "control"]]
+        .values.tolist()
+        for way in (one, two)
     ]
     assert marked[0] == [[anchor, 0, "none"] for anchor in options["anchors"]]
-    assert marked[1] == [["pre_answer_all", 0, "none"]]  # the donor's answer tokens come in as inputs, whatever the window
+    assert marked[1] == [
+        ["pre_answer_all", 0, "none"]
+    ]  # the donor's answer tokens come in as inputs, whatever the window
     assert one.delta_p[:, 0].abs().max() < 1e-4
     assert one.delta_p[:, 1].abs().max() > 1e-2
     assert two.delta_p[:, 0].abs().max() > 1e-3
@@ -125,11 +191,27 @@ def test_a_window_that_goes_beyond_layer_0_is_not_by_construction(tiny_model):
 
 
 @pytest.mark.parametrize("readout", ["first_token", "answer_joint"])
-def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_there_are_no_null_slots(tiny_model, readout):
-    asked = al.Swap(readout=readout, layers=(0,), n_donors=1, n_null_donors=0, align="last", add_bos=False)
-    made = al.swap_sweep(tiny_model("llama"), capitals(3), readout=readout, layers=(0,), n_donors=1, n_null_donors=0, **QUIET)
+def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_there_are_no_null_slots(
+    tiny_model, readout
+):
+    asked = al.Swap(
+        readout=readout, layers=(0,), n_donors=1, n_null_donors=0, align="last", add_bos=False
+    )
+    made = al.swap_sweep(
+        tiny_model("llama"),
+        capitals(3),
+        readout=readout,
+        layers=(0,),
+        n_donors=1,
+        n_null_donors=0,
+        **QUIET,
+    )
     assert made.record["config"]["answers"] == made.record["config"]["distractor"] == ""
-    assert made.curves(all_columns=True)[["answers", "distractor", "frac_null_incomplete"]].isna().all(axis=None)
+    assert (
+        made.curves(all_columns=True)[["answers", "distractor", "frac_null_incomplete"]]
+        .isna()
+        .all(axis=None)
+    )
     assert made.samples(all_columns=True)["n_null_patched"].isna().all()
     assert "weaker" not in repr(made)
     assert al.Swap.from_config(made.record["config"]).identity() == asked.identity()

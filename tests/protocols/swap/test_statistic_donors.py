@@ -39,9 +39,13 @@ def streams_of(model, row, hook):
     return torch.stack([cache[f"blocks.{i}.{hook}"][0] for i in range(3)])
 
 
-def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(tiny_model, pool):
+def test_noise_has_the_streams_own_spread_and_three_times_the_embeddings_at_layer_0(
+    tiny_model, pool
+):
     model = tiny_model("llama")
-    statistics = StreamStatistics(adapt(model), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
+    statistics = StreamStatistics(
+        adapt(model), reference_rows(pool, 0), "resid_pre", 0, batch_size=5
+    )
     streams = [streams_of(model, row, "hook_resid_pre")[:, 1 : row.prompt_length] for row in pool]
     embeddings = torch.cat([model.embed.W_E[torch.tensor(row.ids)] for row in pool])
     wanted = torch.cat(streams, 1).flatten(1).std(-1, unbiased=False)
@@ -61,11 +65,15 @@ def test_the_mean_is_that_of_the_same_role_and_offset(tiny_model, pool):
                 alone.setdefault((role, offset), []).append(stream[:, position])
     assert max(offset for _, offset in alone) > 1
     for (role, offset), streams in alone.items():
-        torch.testing.assert_close(statistics.mean[role][:, offset], torch.stack(streams).mean(0), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            statistics.mean[role][:, offset], torch.stack(streams).mean(0), rtol=1e-3, atol=1e-4
+        )
 
 
 def test_statistics_are_taken_once_where_they_are_asked_for(tiny_model, pool, captures):
-    statistics = StreamStatistics(adapt(tiny_model("llama")), reference_rows(pool, 0), "resid_pre", 0, batch_size=5)
+    statistics = StreamStatistics(
+        adapt(tiny_model("llama")), reference_rows(pool, 0), "resid_pre", 0, batch_size=5
+    )
     assert captures == []
     assert statistics.mean is statistics.mean
     assert captures == [5, 5, 2]
@@ -77,7 +85,9 @@ def test_statistics_are_taken_once_where_they_are_asked_for(tiny_model, pool, ca
 def test_a_sweep_takes_the_statistics_that_its_rule_reads(tiny_model, captures, rule, runs):
     al.swap_sweep(tiny_model("llama"), capitals(3), donors=rule, layers=(0,), progress=False)
     assert captures.count(len(capitals().pool)) == runs
-    assert rule == "noise" or len(captures) == runs  # noise is added to a batch's own streams, so these are captured too
+    assert (
+        rule == "noise" or len(captures) == runs
+    )  # noise is added to a batch's own streams, so these are captured too
 
 
 @pytest.mark.parametrize("other", OTHER_DEFAULTS.values(), ids=OTHER_DEFAULTS)

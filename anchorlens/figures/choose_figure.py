@@ -1,0 +1,112 @@
+"""Choose the figure of results: grids for patch sweeps, curves or a heatmap of roles for others."""
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import plotly.graph_objects as go
+
+from anchorlens.errors import InputError
+from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.diagnostics import plot_role_heatmap
+from anchorlens.figures.grid_heatmap import plot_grids
+from anchorlens.figures.table import Results
+from anchorlens.loading.load_run import results_of
+from anchorlens.protocols.patch.patch_result import PatchResult
+from anchorlens.results.sweep import SweepResult
+
+
+def main_figure(results: Sequence[SweepResult], *, with_controls: bool = False) -> go.Figure:
+    """Plot several results: the figure of a run directory, and with controls and differences from
+    them that of a report.
+
+    Raises:
+        InputError: If they cannot share a figure.
+    """
+    if are_grids(results):
+        return plot_grids(results)
+    if any(isinstance(one, PatchResult) for one in results):
+        raise InputError(
+            "results: curves and heatmaps of patch sweeps cannot share a figure. Draw the patch"
+            " sweeps with plot_heatmap.",
+            argument="results",
+        )
+    return plot_curves(results, controls=with_controls, contrasts=with_controls)
+
+
+def report_figures(
+    results: Sequence[SweepResult],
+) -> list[tuple[go.Figure, list[SweepResult]]]:
+    """Return the figures of a report with the results that each shows; every result is in one.
+
+    Curves share a figure where they can, and so do the heatmaps of patch sweeps; else each result
+    has its own.
+    """
+    curves: list[SweepResult] = []
+    grids: list[SweepResult] = []
+    for one in results:
+        (grids if isinstance(one, PatchResult) else curves).append(one)
+    found: list[tuple[go.Figure, list[SweepResult]]] = []
+    for group in filter(None, (curves, grids)):
+        try:
+            found.append((main_figure(group, with_controls=True), group))
+        except InputError:
+            found += [(main_figure([one], with_controls=True), [one]) for one in group]
+    return found
+
+
+def are_grids(results: Sequence[Any]) -> TypeGuard[Sequence[PatchResult]]:
+    """Return whether there are results and all are patch sweeps, whose figure is a heatmap."""
+    return bool(results) and all(isinstance(one, PatchResult) for one in results)
+
+
+def plot_heatmap(
+    results: Results,
+    *,
+    metric: str | None = None,
+    pair: str | int | None = None,
+    quantity: str = "effect",
+    control: str = "none",
+    title: str | None = None,
+    theme: str = "light",
+    width: int | None = None,
+) -> go.Figure:
+    """Plot a heatmap: of patch sweeps the grid of layer by position, segment or head; of others
+    layer by role.
+
+    Args:
+        results: Result, path of a run directory, or several of these. Patch sweeps stand side by
+            side, for example of three sites.
+        metric: Of other sweeps: metric to draw; see
+            :func:`~anchorlens.figures.diagnostics.plot_role_heatmap`.
+        pair: Of patch sweeps: id, index or words of a pair, or ``mean``. If None, the mean, with a
+            slider over the pairs.
+        quantity: Of patch sweeps: ``effect``, ``value_after`` or ``recovered_share``.
+        control: Of patch sweeps: ``none``, ``other_pair`` or ``norm_matched``.
+        title: Title of the figure. If None, made from the results.
+        theme: ``light`` or ``dark``.
+        width: Width in pixels. If None, that of the page.
+
+    Returns:
+        Figure. Cells whose mean effect stands by the findings are outlined.
+
+    Raises:
+        InputError: If there is nothing to draw, or an argument is unknown.
+    """
+    loaded = results_of(results)
+    listed = loaded if isinstance(loaded, Sequence) else [loaded]
+    if are_grids(listed):
+        return plot_grids(
+            listed,
+            pair=pair,
+            quantity=quantity,
+            control=control,
+            title=title,
+            theme=theme,
+            width=width,
+        )
+    if any(isinstance(one, PatchResult) for one in listed):
+        raise InputError(
+            "results: patch sweeps and other sweeps have different heatmaps. Draw each kind alone.",
+            argument="results",
+        )
+    return plot_role_heatmap(loaded, metric=metric, title=title, theme=theme, width=width)

@@ -1,0 +1,272 @@
+"""Predicted cost of a sweep, and batches that fit into memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pydantic import ByteSize
+
+from anchorlens.engine.cost import GroupSize, PassSize, estimate_seconds, rows_bytes, rows_flops
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.reference import ReferenceEngine
+from anchorlens.errors import InputError
+from anchorlens.models.memory import free_memory
+
+# Bytes per row of samples.parquet: while rows are collected, and while they are sorted.
+_ROW_BYTES, _ORDERED_BYTES = 320, 700
+
+# Rows of one checked cell in a pass: clean, donor, changed.
+CHECK_ROWS = 3
+# Share of the work of a sweep that its checked cells take where their number is not given, and
+# limits of it.
+_CHECK_SHARE, _LEAST_CHECKS, _MOST_CHECKS = 0.05, 2, 64
+# Checked cells in one pass, if memory allows; more are not faster.
+_CHECKED_AT_ONCE = 8
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """Predicted cost of a sweep.
+
+    Attributes:
+        engine: ``cone`` or ``reference``.
+        reason: Reason for the reference engine although ``cone`` was requested; empty otherwise.
+        batch_sizes: Number of rows of each batch, in execution order.
+        questions: Number of measured rows.
+        cells: Number of cells (row, anchor or cut, layer, donor, control).
+        flops: Predicted multiplications and additions.
+        seconds: Predicted time, from the rate of a matrix product measured while planning.
+        peak_bytes: Predicted peak memory beside the model.
+        pass_bytes: Predicted peak memory of the largest pass.
+        max_memory: Memory limit of the user, in bytes; None without one.
+        weight_reads: Number of times that the weights of a streamed model are read; 0 if they are
+            in memory.
+        weight_bytes: Total bytes of weights that are read.
+        n_devices: Number of devices of the model; memory is per device.
+        checks: Number of cells that the reference engine measures again.
+    """
+
+    engine: str
+    reason: str
+    batch_sizes: tuple[int, ...]
+    questions: int
+    cells: int
+    flops: float
+    seconds: float
+    peak_bytes: int
+    pass_bytes: int
+    max_memory: int | None
+    weight_reads: int = 0
+    weight_bytes: int = 0
+    n_devices: int = 1
+    checks: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan for ``run.json``."""
+        streamed = (
+            {"weight_reads": self.weight_reads, "weight_bytes": self.weight_bytes}
+            if self.weight_reads
+            else {}
+        )
+        spread = {"n_devices": self.n_devices} if self.n_devices > 1 else {}
+        return {
+            "engine": self.engine,
+            "reason": self.reason,
+            "batches": list(self.batch_sizes),
+            "cells": self.cells,
+            "gflop": round(self.flops / 1e9, 3),
+            "peak_bytes": self.peak_bytes,
+            "max_memory": self.max_memory,
+            **streamed,
+            **spread,
+        }
+
+    def __str__(self) -> str:
+        why = (
+            f" ({self.reason or 'one full pass for each cell'})"
+            if self.engine == "reference"
+            else ""
+        )
+        read = (
+            f"; weights read {self.weight_reads} times, {self.weight_bytes / 1e9:,.1f} GB"
+            if self.weight_reads
+            else ""
+        )
+        where = (
+            f"on each of {self.n_devices} devices beside the model"
+            if self.n_devices > 1
+            else "beside the model"
+        )
+        return (
+            f"{self.questions} rows, {self.cells:,} cells in {len(self.batch_sizes)} batches;"
+            f" engine {self.engine}{why}; about {self.flops / 1e9:,.0f} GFLOP,"
+            f" {self.seconds:,.{0 if self.seconds > 10 else 1}f} s, at most"
+            f" {self.peak_bytes / 1e6:,.0f} MB"
+            f" {'with two layers' if self.weight_reads else where}{read}"
+        )
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Memory limits of a sweep; ``table``: number of rows of samples; ``kept``: bytes of stored
+    states.
+    """
+
+    engine: Engine
+    max_memory: int | None
+    batch_size: int | None
+    table: int
+    kept: int = 0
+
+    @property
+    def budget(self) -> int:
+        """Maximum bytes of a pass: the limit of the user, or half of the free memory, minus stored
+        states and tables.
+        """
+        total = (
+            self.max_memory - _ROW_BYTES * self.table
+            if self.max_memory
+            else free_memory(self.engine.adapter.devices) // 2
+        )
+        return total - self.kept - self.engine.adapter.shape.peak_weight_bytes
+
+    def rows(self, width: int, lanes: int = 0) -> int:
+        """Return the maximum number of rows of ``width`` tokens in a pass; ``lanes``: windows of
+        layers that are cut in parallel.
+        """
+        if self.batch_size is not None:
+            return self.batch_size
+        budget = self.budget
+
+        def fit(rows: int) -> bool:
+            size = _pass_size(rows, width, lanes)
+            return (
+                not self.engine.saturates(size, lanes)
+                and self.engine.pass_bytes(size, lanes) <= budget
+            )
+
+        rows, step = 1, 1
+        while fit(rows + step):  # exponential search, because memory alone may allow very many rows
+            rows, step = rows + step, 2 * step
+        while step > 1:
+            step //= 2
+            rows += step * fit(rows + step)
+        return rows
+
+    def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
+        """Return an upper estimate of the bytes of a pass; arguments as in :meth:`rows`."""
+        return self.engine.pass_bytes(_pass_size(rows, width, lanes), lanes)
+
+    def peak(self, passes: int) -> int:
+        """Return the peak bytes of a sweep; ``passes``: bytes of the largest pass.
+
+        Raise InputError if beyond ``max_memory``.
+        """
+        kept = self.kept + self.engine.adapter.shape.peak_weight_bytes
+        peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
+        if self.max_memory is not None and peak > self.max_memory:
+            raise InputError(
+                f"max_memory={ByteSize(self.max_memory).human_readable(decimal=True)}: with the"
+                f" smallest batches this sweep needs about {peak / 1e6:.0f} MB beside the model."
+                " Give at least that, or measure fewer questions, layers or donors at a time.",
+                argument="max_memory",
+            )
+        return peak
+
+    def plan(
+        self,
+        sizes: Sequence[int],
+        *,
+        rows: int,
+        cells: int,
+        flops: float,
+        most: int,
+        width: int,
+        checks: int | None,
+        n_passes: int | None = None,
+        more_passes: int = 0,
+    ) -> SweepPlan:
+        """Predict the cost of a sweep.
+
+        Args:
+            sizes: Number of rows of each batch.
+            rows: Number of measured rows.
+            cells: Number of cells.
+            flops: Floating-point operations without spot checks.
+            most: Bytes of the largest pass.
+            width: Tokens of the longest row.
+            checks: Number of checked cells; if None, as many as take a fixed share of the work.
+            n_passes: Number of times that the batches read all weights; if None, one per batch.
+            more_passes: Full forward passes beside those of the batches.
+        """
+        engine, adapter = self.engine, self.engine.adapter
+        if checks is None:
+            share = int(_CHECK_SHARE * flops / rows_flops(adapter.shape, CHECK_ROWS, width))
+            checks = min(_MOST_CHECKS, max(_LEAST_CHECKS, share))
+        flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
+        if checks:
+            together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
+            most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
+        peak = self.peak(most)
+        seconds = estimate_seconds(adapter.shape, adapter.device, flops)
+        plan = SweepPlan(
+            engine=engine.name,
+            reason=engine.reason,
+            batch_sizes=tuple(sizes),
+            questions=rows,
+            cells=cells,
+            flops=flops,
+            seconds=seconds,
+            peak_bytes=peak,
+            pass_bytes=most,
+            max_memory=self.max_memory,
+            n_devices=len(adapter.devices),
+            checks=checks,
+        )
+        streamed = adapter.shape.streamed
+        if streamed is None:
+            return plan
+        cells_per_row = -(-cells // max(1, sum(sizes)))
+        n_batches = len(sizes)
+        if n_passes is not None and engine.name != ReferenceEngine.name:
+            n_batches = n_passes
+        reads = more_passes + self._reads(n_batches, cells_per_row, checks, width)
+        # Reading weights and computing overlap.
+        seconds = max(seconds, reads * streamed.read_bytes / streamed.rate)
+        return replace(
+            plan, seconds=seconds, weight_reads=reads, weight_bytes=reads * streamed.read_bytes
+        )
+
+    def _reads(self, batches: int, cells: int, checks: int, width: int) -> int:
+        """Return the number of passes through all layers: batches, common prefix, checked cells and
+        their prefixes.
+
+        A batch of the reference engine takes one pass per cell of a row, one for the donors and a
+        clean one.
+        """
+        passes = batches * (cells + 2) if self.engine.name == ReferenceEngine.name else batches + 1
+        shape = self.engine.adapter.shape
+        at_once = max(1, min(_CHECKED_AT_ONCE, self.budget // rows_bytes(shape, CHECK_ROWS, width)))
+        return passes + 2 * -(-checks // at_once)
+
+
+def _pass_size(rows: int, width: int, lanes: int) -> PassSize:
+    """Return the size of a pass over rows of equal width; if edges are cut, with three cuts per row
+    and window.
+    """
+    cut = GroupSize(rows * width, rows, width, width)
+    return PassSize(
+        clean_tokens=rows * width,
+        clean_rows=rows,
+        clean_keys=width,
+        cell_groups=(cut,) * (3 if lanes else 0),
+        reads=rows,
+    )
+
+
+def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Split into two halves; the first may be longer by one."""
+    middle = (len(items) + 1) // 2
+    return items[:middle], items[middle:]

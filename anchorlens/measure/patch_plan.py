@@ -1,0 +1,369 @@
+"""Plan of a sweep of activation patches: batches that fit into memory, and their cost.
+
+A :class:`Batch` is a rectangle of cells (pairs, places, layers) that one pass measures. Consecutive
+batches run through the layers together as a :class:`BatchGroup`, so that each weight is read from
+memory once and batches of the same rows share their clean rows. Sizes come from the geometry that
+the engine runs (:mod:`anchorlens.engine.geometry`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from anchorlens.engine.cost import SLACK, PassSize, rows_bytes, rows_flops
+from anchorlens.engine.engine import Engine
+from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
+from anchorlens.engine.patches import window_layers
+from anchorlens.engine.readouts import Reader
+from anchorlens.measure.budget import MemoryBudget, SweepPlan, halves
+from anchorlens.measure.directions import count_directions, direction_bytes
+from anchorlens.measure.patched_pairs import Pair
+from anchorlens.models.adapter import SiteLike
+from anchorlens.models.shape import Shape
+from anchorlens.prompts.batches import common_prefix
+
+# Tokens in the top layer of a pass on a CPU beyond which a pass of fewer places is faster, and of
+# passes that run together.
+PASS_TOKENS, TOGETHER_TOKENS = 8192, 65_536
+# Operations of passes of a sweep that run together, which is about what a shard stores.
+SHARD_FLOPS = 1e12
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cells of one pass: pairs with the same places, at the same layers."""
+
+    pairs: tuple[Pair[Any], ...]
+    layers: tuple[int, ...]
+
+    @property
+    def work(self) -> int:
+        """Number of cells."""
+        return len(self.pairs) * len(self.pairs[0].placements) * len(self.layers)
+
+    def split(self) -> "tuple[Batch, ...]":
+        """Split the pairs in halves, else the layers, else the placements; () for one cell."""
+        first, *others = self.pairs
+        if others:
+            return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
+        if len(self.layers) > 1:
+            return tuple(Batch(self.pairs, tuple(part)) for part in halves(self.layers))
+        return self.split_places() if len(first.placements) > 1 else ()
+
+    def split_places(self) -> "tuple[Batch, ...]":
+        """Split the placements of all pairs in halves."""
+        numbers = halves(range(len(self.pairs[0].placements)))
+        return tuple(
+            Batch(tuple(pair.at_places(some) for pair in self.pairs), self.layers)
+            for some in numbers
+        )
+
+
+@dataclass(frozen=True)
+class BatchGroup:
+    """Batches that run through the layers together."""
+
+    batches: tuple[Batch, ...]
+
+    @property
+    def work(self) -> int:
+        """Number of cells."""
+        return sum(batch.work for batch in self.batches)
+
+    def split(self) -> "tuple[BatchGroup, ...]":
+        """Split the batches in halves, else the only batch; () for one cell."""
+        first, *others = self.batches
+        if others:
+            return tuple(BatchGroup(tuple(part)) for part in halves(self.batches))
+        return tuple(BatchGroup((part,)) for part in first.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizedPass(Generic[T]):
+    """Pass with its predicted size.
+
+    Attributes:
+        content: Cells of the pass.
+        n_tokens: Tokens in its top layer.
+        flops: Floating-point operations.
+        n_bytes: Peak memory of the pass alone.
+        stream_bytes: Memory of its residual streams between blocks.
+    """
+
+    content: T
+    n_tokens: int
+    flops: float
+    n_bytes: int
+    stream_bytes: int
+
+    @classmethod
+    def make(
+        cls, engine: Engine, content: T, size: PassSize, starts: Sequence[int]
+    ) -> "SizedPass[T]":
+        """Return a pass with the size that the engine predicts; ``starts``: first patched layer of
+        each lane.
+        """
+        n_layers = len(starts)
+        n_tokens = size.clean_tokens + n_layers * size.lane
+        shape = engine.adapter.shape
+        return cls(
+            content=content,
+            n_tokens=n_tokens,
+            flops=engine.pass_flops(size, starts),
+            n_bytes=engine.pass_bytes(size, n_layers),
+            stream_bytes=int(SLACK * n_tokens * shape.d_model * shape.item),
+        )
+
+
+def is_wide(engine: Engine, size: PassSize, n_layers: int) -> bool:
+    """Return whether a pass with more places would not be faster."""
+    if engine.name != "cone":
+        return False
+    if engine.adapter.device.type == "cpu":
+        return size.clean_tokens + n_layers * size.lane > PASS_TOKENS
+    return engine.saturates(size, n_layers)
+
+
+def join_passes(
+    passes: Iterable[SizedPass[T]], budget: int, most_flops: float = float("inf")
+) -> Iterator[list[SizedPass[T]]]:
+    """Join consecutive passes that run through the layers together.
+
+    Args:
+        passes: Passes in the order in which they run.
+        budget: Memory limit of passes that run together, in bytes.
+        most_flops: Operations of passes that run together, unless one alone has more.
+    """
+    some: list[SizedPass[T]] = []
+    for one in passes:
+        more = [*some, one]
+        is_large = sum(each.n_tokens for each in more) > TOGETHER_TOKENS
+        is_long = sum(each.flops for each in more) > most_flops
+        if some and (is_large or is_long or joint_bytes(more) > budget):
+            yield some
+            more = [one]
+        some = more
+    if some:
+        yield some
+
+
+def joint_bytes(passes: Sequence[SizedPass[Any]]) -> int:
+    """Return the peak memory of passes that run together."""
+    if len(passes) == 1:
+        return passes[0].n_bytes
+    return max(each.n_bytes for each in passes) + sum(each.stream_bytes for each in passes)
+
+
+@dataclass(frozen=True)
+class SwapSweepPlan(SweepPlan):
+    """Cost of a sweep of patches, and its groups of batches in execution order."""
+
+    groups: tuple[BatchGroup, ...]
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """Batches of all groups, in execution order."""
+        return tuple(batch for group in self.groups for batch in group.batches)
+
+
+class PairGeometries:
+    """Geometry of the pairs of a sweep.
+
+    Args:
+        pairs: Pairs of a sweep or of a batch.
+        reader: Reader of the metric, with one row per pair.
+        site: Patched site.
+
+    Attributes:
+        prefix: Number of tokens that all rows begin with, before any patched or read position.
+    """
+
+    def __init__(self, pairs: Sequence[Pair[Any]], reader: Reader, site: SiteLike) -> None:
+        self.site = site
+        self._reads: dict[tuple[str, str], list[int]] = {pair.key: [] for pair in pairs}
+        for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
+            self._reads[pairs[i].key].append(position)
+        self._known: dict[tuple[object, ...], RowGeometry] = {}
+        rows = [pair.target.ids for pair in pairs]
+        rows += [pair.source.ids for pair in pairs if pair.source is not None]
+        firsts = [first for pair in pairs if (first := self.of(pair).first) is not None]
+        self.prefix = common_prefix(rows, min(firsts, default=0))
+
+    def of(self, pair: Pair[Any]) -> RowGeometry:
+        """Return the geometry of a pair with its placements, which may be a part of all."""
+        places = [place.key for place in pair.placements]
+        key = (*pair.key, *places)
+        if key not in self._known:
+            pair = pair.without_equal_positions()
+            source = pair.source
+            changes = [
+                Change(place.target, place.source if source else (), not place.direction_label)
+                for place in pair.placements
+            ]
+            self._known[key] = RowGeometry.of_patches(
+                pair.target.ids,
+                () if source is None else source.ids,
+                sorted(self._reads[pair.key]),
+                changes,
+                self.site,
+            )
+        return self._known[key]
+
+    def lane(self, pair: Pair[Any]) -> int:
+        """Return the number of tokens that a pair adds to a lane."""
+        row = self.of(pair)
+        return sum(row.end - cone.start for cone in row.cones if cone is not None)
+
+    def size(self, batch: Batch) -> PassSize:
+        """Return the size of the pass of a batch."""
+        return PassGeometry(map(self.of, batch.pairs), prefix=self.prefix).size()
+
+
+def plan_swaps(
+    engine: Engine,
+    pairs: Sequence[Pair[Any]],
+    reader: Reader,
+    layers: tuple[int, ...],
+    *,
+    site: SiteLike,
+    window: int,
+    batch_size: int | None,
+    max_memory: int | None,
+    checks: int | None,
+    compares_writes: bool = False,
+) -> SwapSweepPlan:
+    """Plan batches that fit into memory, and their cost.
+
+    Args:
+        engine: Engine that runs the batches.
+        pairs: Pairs of the sweep.
+        reader: Reader of the metric, with one row per pair.
+        layers: Measured layers.
+        site: Patched site.
+        window: Number of layers patched together.
+        batch_size: Maximum number of pairs of a batch; if None, as many as raise the throughput.
+        max_memory: Memory limit in bytes; if None, half of the free memory.
+        checks: Number of spot checks; if None, a share of the work.
+        compares_writes: Whether rows and sources of each batch run through the model once more, to
+            compare what was written.
+
+    Raises:
+        InputError: If one question at one layer does not fit into ``max_memory``.
+    """
+    cells = sum(len(pair.placements) for pair in pairs) * len(layers)
+    memory = MemoryBudget(engine, max_memory, batch_size, cells)
+    geometries = PairGeometries(pairs, reader, site)
+    budget = memory.budget
+    shape = engine.adapter.shape
+    # A given number of rows is that of what runs at once. A streamed model reads its weights once
+    # per group; else what is stored together bounds what is lost when a run stops.
+    if batch_size is not None:
+        most_flops = 0.0
+    elif shape.streamed is not None:
+        most_flops = float("inf")
+    else:
+        most_flops = SHARD_FLOPS
+    passes: list[SizedPass[Batch]] = []
+    groups: list[list[SizedPass[Batch]]] = []
+    for same in _groups_of_same_places(pairs):
+        own: list[SizedPass[Batch]] = []
+        for batch in _grow_batches(engine, geometries, same, layers, batch_size, budget):
+            own += _split_to_fit(engine, geometries, batch, window, budget)
+        passes += own
+        groups += join_passes(own, budget, most_flops)
+    flops = geometries.prefix * shape.n_layers * shape.block_flops
+    flops += sum(one.flops for one in passes)
+    most = max(joint_bytes(group) for group in groups)
+    width = max(len(pair.target.ids) for pair in pairs)
+    sizes = [len(one.content.pairs) for one in passes]
+    n_directions = count_directions(pairs)
+    if n_directions:
+        flops += rows_flops(shape, n_directions, width)
+    if compares_writes:
+        flops += rows_flops(shape, 2 * len(pairs), width)
+        most = max(most, rows_bytes(shape, 2, width))
+    cost = memory.plan(
+        sizes,
+        rows=len({pair.base.id for pair in pairs}),
+        cells=cells,
+        flops=flops,
+        most=most,
+        width=width,
+        checks=checks,
+        n_passes=len(groups),
+        more_passes=len(groups) * (bool(n_directions) + compares_writes),
+    )
+    joined = tuple(BatchGroup(tuple(one.content for one in group)) for group in groups)
+    return SwapSweepPlan(**vars(cost), groups=joined)
+
+
+def _groups_of_same_places(pairs: Sequence[Pair[Any]]) -> list[list[Pair[Any]]]:
+    """Return the pairs by their anchors and controls, which the pairs of a batch share; those with
+    most places first.
+    """
+    by_places: dict[tuple[tuple[str, str, int], ...], list[Pair[Any]]] = {}
+    for pair in pairs:
+        names = tuple(place.key for place in pair.placements)
+        by_places.setdefault(names, []).append(pair)
+    names = sorted(by_places, key=len, reverse=True)
+    return [by_places[one] for one in names]
+
+
+def _grow_batches(
+    engine: Engine,
+    geometries: PairGeometries,
+    pairs: Sequence[Pair[Any]],
+    layers: tuple[int, ...],
+    batch_size: int | None,
+    budget: int,
+) -> Iterator[Batch]:
+    """Yield batches of as many pairs as memory, batch size and throughput allow."""
+    n_layers = len(layers)
+    # Sorted by cone, for little padding; donors of a question stay together.
+    ordered = sorted(pairs, key=lambda pair: (geometries.lane(pair), len(pair.target.ids)))
+    some: list[Pair[Any]] = []
+    growing = PassGeometry(prefix=geometries.prefix)
+    for pair in ordered:
+        growing.add(geometries.of(pair))
+        size = growing.size()
+        if batch_size is not None:
+            is_full = len(some) >= batch_size
+        else:
+            is_full = engine.saturates(size, n_layers)
+        if some and (is_full or engine.pass_bytes(size, n_layers) > budget):
+            yield Batch(tuple(some), layers)
+            some = []
+            growing = PassGeometry([geometries.of(pair)], prefix=geometries.prefix)
+        some.append(pair)
+    if some:
+        yield Batch(tuple(some), layers)
+
+
+def _split_to_fit(
+    engine: Engine, geometries: PairGeometries, batch: Batch, window: int, budget: int
+) -> list[SizedPass[Batch]]:
+    """Return the passes of a batch: several if it does not fit, or has more places than a pass
+    computes fast.
+    """
+    size = geometries.size(batch)
+    shape = engine.adapter.shape
+    whole = SizedPass.make(engine, batch, size, _starts(batch, window, shape))
+    # All directions of passes that run together are there at once.
+    more = direction_bytes(batch.pairs, shape.n_layers, shape.d_model)
+    whole = replace(whole, n_bytes=whole.n_bytes + more, stream_bytes=whole.stream_bytes + more)
+    parts: tuple[Batch, ...] = ()
+    if whole.n_bytes > budget:
+        parts = batch.split()
+    elif len(batch.pairs[0].placements) > 1 and is_wide(engine, size, len(batch.layers)):
+        parts = batch.split_places()
+    passes: list[SizedPass[Batch]] = []
+    for part in parts:
+        passes += _split_to_fit(engine, geometries, part, window, budget)
+    return passes or [whole]
+
+
+def _starts(batch: Batch, window: int, shape: Shape) -> list[int]:
+    """Return the first patched layer of each lane of a batch."""
+    return [window_layers(layer, window, shape.n_layers).start for layer in batch.layers]

@@ -1,0 +1,245 @@
+"""Pairs of inputs, one patched with activations of the other, and the tensors of a batch of
+pairs.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
+from anchorlens.engine.readouts import Reader
+from anchorlens.errors import RunError
+from anchorlens.prompts.batches import TokenBatch, common_prefix, pad_rows
+from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
+from anchorlens.typing import SlotStreams
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Placement of one anchor of a pair: activations at ``source`` positions replace those at
+    ``target`` positions.
+
+    With ``direction_label``, those at ``target`` are turned in another direction instead, as far as
+    the source's are turned. The label is that of the draw. With ``head``, one head of a head site
+    is patched: a query head of ``z``, ``q`` and ``pattern``, a key/value head of ``k`` and ``v``.
+
+    Attributes:
+        anchor: Name of the anchor.
+        control: Name of the control; ``none`` for the anchor itself.
+        target: Patched positions.
+        source: Positions of the activations that are patched in, slot by slot.
+        direction_label: Label of the random direction; empty if the source's activations are
+            patched in.
+        towards: Two other prompts, whose difference at their own positions is the direction. If
+            None, the direction is Gaussian.
+        draw: Number of the draw of a control, from 0.
+        head: Patched head. If None, all.
+    """
+
+    anchor: str
+    control: str
+    target: tuple[int, ...]
+    source: tuple[int, ...]
+    direction_label: str = ""
+    towards: "tuple[DirectionPrompt, DirectionPrompt] | None" = None
+    draw: int = 0
+    head: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Anchor, control and draw."""
+        return self.anchor, self.control, self.draw
+
+
+@dataclass(frozen=True)
+class DirectionPrompt:
+    """Prompt of a direction, with its positions that correspond to those of the anchor."""
+
+    prompt: TokenizedPrompt
+    positions: tuple[int, ...]
+
+
+PromptT_co = TypeVar("PromptT_co", bound=TokenizedPrompt, covariant=True)
+
+
+@dataclass(frozen=True)
+class Pair(Generic[PromptT_co]):
+    """A row with a donor.
+
+    Attributes:
+        base: Input of the row.
+        target: Patched input: the base, or the corrupt input for denoising.
+        source: Input whose activations are patched in; None for a statistic.
+        donor: Donor row; None for a statistic.
+        donor_id: Id of the donor row, or name of the statistic.
+        placements: Placements of anchors and their nulls.
+    """
+
+    base: PromptT_co
+    target: PromptT_co
+    source: PromptT_co | None
+    donor: PromptT_co | None
+    donor_id: str
+    placements: tuple[Placement, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names of the row and of its donor, which the parts of a pair also have."""
+        return self.base.id, self.donor_id
+
+    @cached_property
+    def n_alike(self) -> int:
+        """Number of tokens that both inputs begin with."""
+        if self.source is None:
+            return 0
+        rows = (self.target.ids, self.source.ids)
+        return common_prefix(rows, min(map(len, rows)))
+
+    def without_equal_positions(self) -> "Pair[PromptT_co]":
+        """Return the pair without the patched positions that have the same activation in both
+        inputs.
+
+        In a causal model these are positions that are patched from themselves, among the tokens
+        that both inputs begin with. A random direction there has norm 0. Patches of other
+        positions are as before.
+        """
+        if not self.n_alike:
+            return self
+        places = []
+        for place in self.placements:
+            pairs = list(zip(place.target, place.source, strict=True))
+            kept = [(t, s) for t, s in pairs if t != s or t >= self.n_alike]
+            # Directions are drawn for all positions of a place, so these stay together.
+            if len(kept) < len(pairs) and not (kept and place.direction_label):
+                target = tuple(t for t, _ in kept)
+                source = tuple(s for _, s in kept)
+                place = replace(place, target=target, source=source)
+            places.append(place)
+        return replace(self, placements=tuple(places))
+
+    def at_places(self, numbers: Sequence[int]) -> "Pair[PromptT_co]":
+        """Return the pair with some of its placements."""
+        return replace(self, placements=tuple(self.placements[i] for i in numbers))
+
+    def same_tokens(self, anchor: str, control: str = "none") -> bool:
+        """Return whether the anchor (or control) has the same tokens in both inputs, so that its
+        streams into block 0 are equal.
+        """
+        place = next(
+            (p for p in self.placements if (p.anchor, p.control) == (anchor, control)), None
+        )
+        if self.source is None:
+            return False
+        to, by = (
+            (place.target, place.source)
+            if place is not None
+            else (row.positions[anchor] for row in (self.target, self.source))
+        )
+        return [self.target.ids[i] for i in to] == [self.source.ids[i] for i in by]
+
+    def slots(self, anchor: str, *controls: str) -> int | None:
+        """Return the smallest number of patched positions over the controls; None if the pair has
+        none of them at this anchor.
+        """
+        return min(
+            (
+                len(p.target)
+                for p in self.placements
+                if p.anchor == anchor and p.control in controls
+            ),
+            default=None,
+        )
+
+
+def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
+    """Raise RunError if a place of a stored pair has other lengths in target and source, or lies
+    outside the source.
+    """
+    for pair in pairs:
+        n_source = len((pair.source or pair.target).ids)
+        for place in pair.placements:
+            sizes, inside = (
+                (len(place.target), len(place.source)),
+                max(place.source, default=0) < n_source,
+            )
+            if sizes[0] != sizes[1] or not inside:
+                more = (
+                    f"{sizes[0]} and {sizes[1]} positions"
+                    if inside
+                    else f"position {max(place.source)} of {n_source} tokens"
+                )
+                raise RunError(
+                    f"examples.parquet is damaged: example_id={pair.base.id!r}: {place.anchor} of"
+                    f" the row and of {pair.donor_id!r} cannot be paired: {more}. Make the run"
+                    " again."
+                )
+
+
+MakeStreams: TypeAlias = Callable[
+    [Sequence[Pair[Any]], TokenBatch, Sequence[Slots]], Sequence[SlotStreams]
+]
+
+
+def slots_of(positions: Sequence[Sequence[int]]) -> Slots:
+    """Pad ragged positions to a table of slots."""
+    padded = pad_rows([[*p] for p in positions])
+    return Slots(positions=padded.ids, mask=padded.mask)
+
+
+def make_generator(label: str) -> torch.Generator:
+    """Make the generator of one draw from its label."""
+    return torch.Generator("cpu").manual_seed(
+        int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big")
+    )
+
+
+def build_batch(
+    pairs: Sequence[Pair[Any]],
+    reader: Reader,
+    make_streams: MakeStreams | None = None,
+    directions: Sequence[Mapping[int, Tensor]] | None = None,
+) -> SwapBatch:
+    """Build the tensors of a batch: inputs, reader, and the slots of every anchor with their
+    sources or streams.
+
+    Args:
+        pairs: Pairs with the same anchors and controls.
+        reader: Reader of the metric.
+        make_streams: Function of pairs, inputs and slots that returns streams. If None, those of a
+            clean run of the sources.
+        directions: Directions of each placement (:mod:`~anchorlens.measure.directions`). If None,
+            no placement has any.
+    """
+    tokens = pad_rows([p.target.ids for p in pairs])
+    columns = [[p.placements[i] for p in pairs] for i in range(len(pairs[0].placements))]
+    names = [(column[0].anchor, column[0].control) for column in columns]
+    slots = [slots_of([place.target for place in column]) for column in columns]
+    turned = [{} for _ in columns] if directions is None else directions
+    swaps = [
+        AnchorSwap(
+            anchor=name[0],
+            control=name[1],
+            slots=own,
+            directions=towards,
+            heads=None if column[0].head is None else range(column[0].head, column[0].head + 1),
+        )
+        for name, own, column, towards in zip(names, slots, columns, turned, strict=True)
+    ]
+    if make_streams is not None:
+        made = zip(swaps, make_streams(pairs, tokens, slots), strict=True)
+        return SwapBatch(
+            tokens, reader, tuple(replace(swap, streams=streams) for swap, streams in made)
+        )
+    sources = [slots_of([place.source for place in column]) for column in columns]
+    swaps = [replace(swap, source=source) for swap, source in zip(swaps, sources, strict=True)]
+    return SwapBatch(
+        tokens,
+        reader,
+        tuple(swaps),
+        pad_rows([p.source.ids for p in pairs if p.source is not None]),
+    )

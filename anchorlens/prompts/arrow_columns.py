@@ -1,0 +1,110 @@
+"""Decode the columns of a table of pyarrow or of a parquet file that are read, as far as they fit
+into memory.
+
+A small parquet file can hold any number of bytes: a text that repeats is stored once. Texts are
+therefore read as numbers of a dictionary's texts, and their sizes are added up before they are
+decoded.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from anchorlens.display import one_line, short_repr
+from anchorlens.errors import DataError
+from anchorlens.prompts.cells import unique_fields
+from anchorlens.prompts.decode_file import check_size
+
+# Bytes of a number in a column, and of a row as a dictionary without its cells.
+_NUMBER_BYTES = 8
+_ROW_BYTES = 64
+
+
+def read_parquet(
+    content: bytes, source: str, is_read: Callable[[str], bool]
+) -> tuple[pyarrow.Table, tuple[str, ...]]:
+    """Read the columns of a parquet file that ``is_read`` selects.
+
+    Returns:
+        The columns, with texts as dictionaries, and the names of the other columns (but those
+        without any value, of the type null).
+
+    Raises:
+        DataError: If the file is damaged, a name repeats, or the columns do not fit into memory.
+    """
+    try:
+        # The schema and the number of rows alone. The sizes of columns are not read: pyarrow ends
+        # the process where they are damaged (measured with 26.0).
+        metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content))
+        schema = metadata.schema.to_arrow_schema()
+        unique_fields(((name, None) for name in schema.names), source)
+        selected = [name for name in schema.names if is_read(name)]
+        leaves = [metadata.schema.column(number) for number in range(len(metadata.schema))]
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        check_size(metadata.num_rows * (_ROW_BYTES + _NUMBER_BYTES * len(selected)), source)
+        file = pyarrow.parquet.ParquetFile(
+            pyarrow.BufferReader(content),
+            page_checksum_verification=True,
+            read_dictionary=[*dict.fromkeys(texts)],
+        )
+        table = file.read(columns=selected)
+    except (pyarrow.ArrowException, OSError, ValueError, LookupError, OverflowError) as error:
+        raise DataError(f"{source} is not a readable parquet file ({one_line(error)}).") from error
+    others = (one for one in schema if one.name not in selected)
+    unread = tuple(one.name for one in others if not pyarrow.types.is_null(one.type))
+    return table, unread
+
+
+def decode_table(table: pyarrow.Table, source: str) -> Iterator[dict[str, Any]]:
+    """Return the rows of a table.
+
+    Raises:
+        DataError: If the texts do not fit into memory, or a column cannot be converted.
+    """
+    columns = unique_fields(zip(table.column_names, table.columns, strict=True), source)
+    cells: dict[str, list[Any]] = {}
+    n_bytes = 0
+    for name, column in columns.items():
+        try:
+            column.validate(full=True)
+            n_bytes += sum(_bytes_of(chunk) for chunk in column.chunks)
+            check_size(n_bytes, source)
+            cells[name] = column.to_pylist()
+        except (pyarrow.ArrowException, ValueError, OverflowError, LookupError) as error:
+            raise DataError(
+                f"{source}: column {short_repr(name)} cannot be"
+                f" read ({one_line(error)}). Write it as text."
+            ) from error
+    if not cells:
+        yield from ({} for _ in range(table.num_rows))
+    names = list(cells)
+    for row in zip(*cells.values(), strict=True):
+        yield dict(zip(names, row, strict=True))
+
+
+def _bytes_of(array: Any) -> int:
+    """Return the bytes of the values of an array, where a text of a dictionary counts each time."""
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind):
+        values = array.dictionary
+        if not _is_text(values.type):
+            return _NUMBER_BYTES * len(array)
+        sizes = pyarrow.compute.call_function("binary_length", [values])
+        return sum(size or 0 for size in sizes.take(array.indices).to_pylist())
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_bytes_of, array.flatten()))
+    if pyarrow.types.is_map(kind):
+        return _bytes_of(array.keys) + _bytes_of(array.items)
+    if pyarrow.types.is_nested(kind) and hasattr(array, "flatten"):
+        return _NUMBER_BYTES * len(array) + _bytes_of(array.flatten())
+    return int(array.nbytes)
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    types = pyarrow.types
+    return any(
+        is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_binary)
+    )

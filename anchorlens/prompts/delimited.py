@@ -1,0 +1,101 @@
+"""Parse csv and tsv texts whose delimiter may be another one than the format's."""
+
+import csv
+import io
+from collections.abc import Collection
+from typing import Any
+
+from anchorlens.display import one_line
+from anchorlens.errors import DataError
+from anchorlens.prompts.cells import field_key, unique_fields
+
+DELIMITERS = (",", ";", "\t", "|")
+"""Delimiters of tables."""
+
+ONE_COLUMN = (
+    "If another character than a comma, semicolon, tab or | delimits its columns, save it with"
+    " commas."
+)
+"""Cure for a header that seems to have another delimiter."""
+
+
+def parse_table(
+    text: str, source: str, usual: str, known: Collection[str] = ()
+) -> tuple[list[dict[str, Any]], str]:
+    """Parse a csv or tsv text; empty cells are missing fields, and columns without a name are not
+    read.
+
+    Args:
+        text: Content of the file.
+        source: Name of the file, for errors.
+        usual: Delimiter, unless a line ``sep=;`` or the header names another one.
+        known: Names of columns, by which the delimiter of a header is recognised.
+
+    Returns:
+        The rows, and their delimiter.
+    """
+    text, delimiter = _find_delimiter(text, usual, known)
+    reader = _reader(text, delimiter)
+    rows: list[dict[str, Any]] = []
+    try:
+        header = next(filter(None, reader), [])
+        unique_fields(((name, None) for name in header if name), source)
+        for cells in filter(None, reader):
+            if len(cells) != len(header):
+                fix = f"Quote cells that contain {delimiter!r} or a line break"
+                raise DataError(
+                    f"{source}: line {reader.line_num} has {len(cells)} cells, but the header has"
+                    f" {len(header)} columns. {fix}."
+                )
+            rows.append(
+                {name: cell for name, cell in zip(header, cells, strict=True) if name and cell}
+            )
+    except csv.Error as error:
+        fix = 'Quote the cell, and double the quotation marks in it ("")'
+        raise DataError(
+            f"{source}: line {reader.line_num} cannot be read ({one_line(error)}). {fix}."
+        ) from error
+    if header and not rows:
+        raise DataError(
+            f"{source} has a header, but no rows. Write the names of the columns in its first line,"
+            " and one row in each further line."
+        )
+    return rows, delimiter
+
+
+def _find_delimiter(text: str, usual: str, known: Collection[str]) -> tuple[str, str]:
+    """Return a table without Excel's line ``sep=;``, and its delimiter.
+
+    The header decides. It has the usual delimiter of the format, if that gives a known column. If
+    not, it has the only other one that gives a known column; else the only one that gives several
+    columns, where the usual one gives one.
+    """
+    first, _, rest = text.partition("\n")
+    line = first.rstrip("\r").strip('" ')
+    if len(line) == len("sep=,") and line.lower().startswith("sep="):
+        return f"\n{rest}", line[-1]  # an empty line, so that errors name the lines of the file
+    keys = {field_key(name) for name in known}
+    headers = {one: _header(text, one) for one in (usual, *DELIMITERS)}
+    with_known = [one for one, names in headers.items() if keys.intersection(names)]
+    if usual not in with_known and len(with_known) == 1:
+        return text, with_known[0]
+    several = [one for one, names in headers.items() if len(names) > 1]
+    if not with_known and len(several) == 1 and len(headers[usual]) == 1:
+        return text, several[0]
+    return text, usual
+
+
+def _header(text: str, delimiter: str) -> list[str]:
+    """Return the keys of the cells of the first line that is not empty; none if it cannot be read
+    with this delimiter.
+    """
+    try:
+        return [field_key(name) for name in next(filter(None, _reader(text, delimiter)), [])]
+    except csv.Error:
+        return []
+
+
+def _reader(text: str, delimiter: str) -> Any:
+    # newline="" preserves line ends inside quoted cells; splitlines() would also split at
+    # characters such as U+2028.
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

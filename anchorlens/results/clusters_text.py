@@ -1,0 +1,57 @@
+"""Sentence on the clusters of a sweep: what is drawn, and how alike the rows of a cluster are."""
+
+from collections.abc import Mapping
+from math import isnan
+
+from anchorlens.constants import MIN_CLUSTERS
+from anchorlens.results.vocabulary import RowWords, row_words
+from anchorlens.statistics.clusters import Clusters
+
+
+def cluster_note(
+    clusters: Clusters,
+    n: int,
+    correlations: Mapping[tuple[str, str], float] | None = None,
+    rows: RowWords | None = None,
+    *,
+    leading: tuple[str, float] | None = None,
+) -> str:
+    """Return the sentence; it names the limit of the findings where questions are drawn although
+    the data name a few clusters. Empty without named clusters and shared donors.
+
+    Args:
+        clusters: Clusters of the sweep.
+        n: Number of questions.
+        correlations: Anchor and null -> intraclass correlation of curve minus null.
+        rows: Words for the rows of the protocol. If None, those of questions.
+        leading: Leading contrast and its intraclass correlation, NaN if unknown; for protocols with
+            one control.
+    """
+    words = row_words("") if rows is None else rows
+    if not clusters.n_named:
+        if not clusters.is_by_donor:
+            return ""
+        return (
+            f"{words.count(n)} in {clusters.n_drawn} clusters: {words.groups} that share a donor"
+            " are drawn together."
+        )
+    named = f"{clusters.n_named} {words.cluster if clusters.n_named == 1 else words.clusters}"
+    text = f"{words.count(n)} of {named}"
+    if clusters.is_by_question:
+        text += (
+            f": {words.groups} are drawn, because fewer than {MIN_CLUSTERS} {words.clusters} are"
+            f" there. Nothing is said beyond these {words.clusters}"
+        )
+    else:
+        text += f": whole {words.clusters} are drawn"
+        if clusters.is_by_donor:
+            text += f", and {words.groups} that share a donor together"
+    known = {key: value for key, value in (correlations or {}).items() if not isnan(value)}
+    if known:
+        (anchor, null), most = max(known.items(), key=lambda one: one[1])
+        text += (
+            f". Intraclass correlation of curve minus null at most {most:.2f} ({anchor}, {null})"
+        )
+    if leading is not None and not isnan(leading[1]):
+        text += f". Intraclass correlation of {leading[0]} {leading[1]:.2f}"
+    return f"{text}."

@@ -1,0 +1,135 @@
+"""Nothing that a terminal obeys, and nothing that hides text, reaches it from names, paths and
+errors.
+"""
+
+import ast
+import json
+import warnings
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import anchorlens as al
+from anchorlens.cli import entry, output
+from anchorlens.display import escape_hidden, escape_hidden_json
+from anchorlens.errors import DataError
+from anchorlens.progress import progress
+from anchorlens.runs import status
+from anchorlens.warn import warn
+
+HOSTILE = (
+    "\x1b]0;title\x07",
+    "\x1b[31mred",
+    "\x1b[8mhidden",
+    "\x9b31m",
+    "over\rwritten",
+    "back\x08",
+    "\u202egnp.exe",
+    "\u2066isolated\u2069",
+    "\u200fmark",
+    "zero\u200bwidth",
+    "tag\U000e0041",
+    "line\u2028separator",
+    "half\ud800",
+    "nul\0",
+)
+NAME = " ".join(HOSTILE)
+PLAIN = "Où est 東京? \N{MINUS SIGN}9.7 \N{GREEK CAPITAL LETTER DELTA}P\tx\n\u05d0\u200d\U0001f3f4"
+
+
+def is_safe(text: str) -> bool:
+    """Whether a text has no character of ``HOSTILE`` that is not printable."""
+    bad = {char for char in NAME if not char.isprintable()}
+    return not bad & {*text}
+
+
+def test_hidden_characters_are_shown_as_escapes():
+    for text in HOSTILE:
+        assert escape_hidden(text).isprintable(), ascii(text)
+        quoted = json.dumps(text, ensure_ascii=False)
+        safe = escape_hidden_json(quoted)
+        assert safe.isprintable() and json.loads(safe) == text
+    assert escape_hidden(PLAIN) == PLAIN and escape_hidden_json(PLAIN) == PLAIN
+    assert escape_hidden("\x1b[31m \u202ex \U000e0041") == r"\x1b[31m \u202ex \U000e0041"
+
+
+@pytest.mark.parametrize("width", [None, "60"])
+def test_names_reach_the_terminal_escaped(monkeypatch, width):
+    if width:
+        monkeypatch.setenv("COLUMNS", width)
+
+    @click.command()
+    def shown() -> None:
+        output.echo(NAME)
+        output.echo_json(json.dumps({"name": NAME}, ensure_ascii=False))
+        output.note(NAME)
+        output.note_error(NAME)
+        output.show_table(NAME, (NAME, "b"), [(NAME, "x"), ("y", NAME)])
+        output.listing(NAME, [{NAME: NAME}], as_json=False)
+        output.listing(NAME, [{NAME: NAME}], as_json=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            monkeypatch.setattr(warnings, "showwarning", entry._show_warning)
+            warnings.warn(NAME, stacklevel=1)
+
+    done = CliRunner().invoke(shown)
+    assert done.exception is None
+    assert is_safe(done.stdout) and is_safe(done.stderr)
+    assert done.output.count(r"\u202egnp.exe") >= 8
+
+
+def test_the_state_of_a_run_with_hostile_names_is_shown_escaped(monkeypatch):
+    one = status.SweepStatus(
+        name=NAME,
+        finished=True,
+        done=1,
+        shards=1,
+        seconds_left=None,
+        updated="2026-01-01T00:00:00+00:00",
+    )
+    monkeypatch.setattr(
+        status,
+        "status_of",
+        lambda _: status.RunStatus(state="finished", sweeps=(one,), jobs=(NAME,), rss_mb=None),
+    )
+    for options in ([], ["--json"]):
+        done = CliRunner().invoke(entry.cli, ["status", NAME, *options])
+        assert done.exit_code == 0 and is_safe(done.output), done
+
+
+def test_messages_of_errors_warnings_and_bars_are_escaped(capsys, monkeypatch):
+    assert is_safe(str(DataError(f"{NAME}: wrong.")))
+    with pytest.warns(UserWarning) as caught:
+        warn(NAME)
+    assert is_safe(str(caught[0].message))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress(NAME, 1, "shard", show=True) as bar:
+        bar.advance(1)
+    shown = capsys.readouterr().err.replace("\r", "").replace("\x1b[A", "")
+    assert r"\u202egnp.exe" in shown and is_safe(shown)
+    data = al.load_qa([("Who wrote Emma?", "Austen")], dataset_name=NAME)
+    assert is_safe(repr(data))
+    row = {"clean": "a b", "corrupted": "a c"}
+    assert is_safe(repr(al.load_pairs([row], dataset_name=NAME)))
+
+
+def test_a_hostile_path_in_an_error_of_the_command_line_is_escaped(capsys):
+    for argv in (["status", NAME.replace("\0", "").replace("\ud800", "")], ["swap\x1b[31m"]):
+        with pytest.raises(SystemExit):
+            entry.main(argv)
+        told = capsys.readouterr()
+        assert is_safe(told.out) and is_safe(told.err), told
+
+
+def test_every_command_prints_through_the_escaping_functions():
+    """`click.echo` stands in output.py, and where the help of a command is printed."""
+    found: list[str] = []
+    for file in sorted((Path(al.__file__).parent).rglob("*.py")):
+        if file.name == "output.py" and file.parent.name == "cli":
+            continue
+        calls = ast.walk(ast.parse(file.read_text(encoding="utf8")))
+        texts = (ast.unparse(node) for node in calls if isinstance(node, ast.Call))
+        found += [text for text in texts if text.startswith(("click.echo(", "print("))]
+    assert found == ["click.echo(ctx.get_help())"]
