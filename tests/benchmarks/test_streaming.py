@@ -79,7 +79,10 @@ def test_four_layers_of_it(tmp_path):
     embedding = 4 * 49152 * 3072
     assert found["in memory"]["anonymous"] > 4 * layer + embedding
     assert found["streamed"]["loading"] < 3.5 * layer + embedding
-    assert found["streamed"]["anonymous"] < found["streamed"]["predicted"] < 3.5 * layer + embedding
+    # The allocator keeps some freed matrices: up to 1 % beyond the prediction was measured. A third
+    # layer would add 25 %.
+    assert found["streamed"]["anonymous"] < 1.05 * found["streamed"]["predicted"]
+    assert found["streamed"]["predicted"] < 3.5 * layer + embedding
 
 
 @pytest.mark.slow
