@@ -193,8 +193,7 @@ class PairGeometries:
 
     def of(self, pair: Pair[Any]) -> RowGeometry:
         """Return the geometry of a pair with its placements, which may be a part of all."""
-        places = [place.key for place in pair.placements]
-        key = (*pair.key, *places)
+        key = pair.places
         if key not in self._known:
             pair = pair.without_equal_positions()
             source = pair.source

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
@@ -93,6 +94,11 @@ class Pair(Generic[PromptT_co]):
         return self.base.id, self.donor_id
 
     @cached_property
+    def places(self) -> tuple[object, ...]:
+        """Names of the row, of its donor and of each placement."""
+        return (*self.key, *(place.key for place in self.placements))
+
+    @cached_property
     def n_alike(self) -> int:
         """Number of tokens that both inputs begin with."""
         if self.source is None:
@@ -120,6 +126,8 @@ class Pair(Generic[PromptT_co]):
                 source = tuple(s for _, s in kept)
                 place = replace(place, target=target, source=source)
             places.append(place)
+        if all(map(is_, places, self.placements)):
+            return self
         return replace(self, placements=tuple(places))
 
     def at_places(self, numbers: Sequence[int]) -> "Pair[PromptT_co]":

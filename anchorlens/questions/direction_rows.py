@@ -14,7 +14,7 @@ from anchorlens.questions.tokens import TokenRow
 # Rows of the pool that are looked at for one direction.
 _MOST_TRIED = 500
 # Larger pools are not copied for a draw.
-_MOST_COPIED = 4096
+_MOST_COPIED = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,8 @@ class DirectionPicker:
     _uses: dict[int, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter), init=False, repr=False, compare=False
     )
+    # Draw -> all uses of rows in it.
+    _n_uses: Counter[int] = field(default_factory=Counter, init=False, repr=False, compare=False)
     # Row -> its answers and the numbers of tokens of its segments.
     _profiles: dict[str, "_Profile"] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -54,7 +56,7 @@ class DirectionPicker:
         questions = {base.group, donor.group}
         few = 0
         if len(self.pool) > _MOST_TRIED:
-            n_uses = sum(self._uses[number].total() for number in range(draw + 1))
+            n_uses = sum(self._n_uses[number] for number in range(draw + 1))
             few = n_uses // len(self.pool)
         few_uses: list[TokenRow] = []
         used: list[TokenRow] = []
@@ -73,6 +75,7 @@ class DirectionPicker:
         if len(chosen) < 2:
             return None
         self._uses[draw].update(row.id for row in chosen)
+        self._n_uses[draw] += len(chosen)
         return chosen[0], chosen[1]
 
     def _candidates(self, base: "_Profile") -> Sequence[TokenRow]:
@@ -89,7 +92,7 @@ class DirectionPicker:
 
     def _count_uses(self, row: TokenRow, draw: int) -> int:
         """Count the uses in this draw and earlier ones, so that further draws change none."""
-        return sum(self._uses[number][row.id] for number in range(draw + 1))
+        return sum(self._uses[number].get(row.id, 0) for number in range(draw + 1))
 
     def _fits(self, base: "_Profile", row: "_Profile") -> bool:
         if self.align == "equal":

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,8 +19,8 @@ from anchorlens.questions.tokens import TokenRow
 # Anchors made of segments, which are paired one by one.
 SEGMENTS = {"exact_question": ("subject", "property")}
 # Candidates of a row that are compared by their uses; of more, some are drawn first.
-_MOST_COMPARED = 2000
-_DRAWN = 200
+_MOST_COMPARED = 300
+_DRAWN = 100
 
 
 DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Example]]
@@ -170,8 +170,7 @@ class DonorPicker:
         chosen: dict[str, TokenRow] = {}
         is_eligible: dict[str, bool] = {}
         for place in range(self.n_donors):
-            uses = self._uses[place]
-            for row in sorted(candidates, key=lambda row: uses[row.id]):
+            for row in self._by_uses(candidates, place):
                 if row.id in chosen:
                     continue
                 if row.id not in is_eligible:
@@ -182,6 +181,15 @@ class DonorPicker:
             else:
                 break
         return list(chosen.values())
+
+    def _by_uses(self, candidates: Sequence[TokenRow], place: int) -> Iterator[TokenRow]:
+        """Yield rows in their order, those that serve the fewest earlier rows first."""
+        uses = self._uses[place]
+        numbers = [uses.get(row.id, 0) for row in candidates]
+        for wanted in sorted(set(numbers)):
+            for row, number in zip(candidates, numbers, strict=True):
+                if number == wanted:
+                    yield row
 
     def _count(self, chosen: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
         for place in range(len(chosen)):

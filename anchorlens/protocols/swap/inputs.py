@@ -182,7 +182,7 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     where = f"in {context.data.name}"
     check_rows_left(rows.rows, dropped, where)
     # donors='zero' needs no pool.
-    pool = _pool(context, spec, reading) if spec.donors != "zero" else ()
+    pool = _pool(context, spec, reading, rows) if spec.donors != "zero" else ()
     maker = PairMaker(
         spec=spec,
         tokenizer=context.tokenizer,
@@ -266,16 +266,21 @@ def _texts(truth: TruthRows | None, spec: Swap) -> Mapping[str, TextBaseline]:
     return text_baselines(truth, n_resamples=spec.n_resamples, seed=spec.seed)
 
 
-def _pool(context: QuestionContext, spec: Swap, reading: Reading) -> tuple[TokenRow, ...]:
+def _pool(
+    context: QuestionContext, spec: Swap, reading: Reading, rows: Rows
+) -> tuple[TokenRow, ...]:
     """Return the pool of donors: all rows of the file with gold answers; for truth readouts with
     true and false ones.
 
     With ``answers='generated'`` the pool has the rows of the sweep only, because generating answers
     for the whole file takes longer than the sweep.
     """
+    is_whole = len(context.pool) == len(context.examples)
     if reading.truth is None:
+        if is_whole and not spec.known_only:
+            return rows.rows
         return make_rows(context.pool, context.tokenizer).rows
-    if spec.answers == "generated" or len(context.pool) == len(context.examples):
+    if spec.answers == "generated" or is_whole:
         return reading.truth.rows
     return build_truth_rows(context, spec, context.pool).rows
 

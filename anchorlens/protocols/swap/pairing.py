@@ -270,11 +270,9 @@ class PairMaker:
         """Yield the placement of each draw of ``norm_matched``."""
         for draw in range(self.spec.n_null_draws):
             label = direction_label(self.spec, base_id, donor_id, place.anchor, draw)
-            own = replace(place, direction_label=label, draw=draw)
             both = self._rows_of_draw(target, source, base_id, donor_id, draw)
-            if both is not None:
-                own = replace(own, towards=towards(both, target, own))
-            yield own
+            prompts = None if both is None else towards(both, target, place)
+            yield replace(place, direction_label=label, draw=draw, towards=prompts)
 
     def _rows_of_draw(
         self, target: TokenRow, source: TokenRow | None, base_id: str, donor_id: str, draw: int
