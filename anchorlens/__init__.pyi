@@ -53,6 +53,7 @@ from .running.sweeps import (
     patch_tokens_sweep,
     swap_sweep,
 )
+from .running.swap_angles import swap_angles
 from .running.verify import Verification, verify_run
 from .runs.store import load_curves
 
@@ -118,6 +119,7 @@ __all__ = [
     "save_html",
     "save_report",
     "save_run",
+    "swap_angles",
     "swap_sweep",
     "tokenize_pairs",
     "verify_run",

@@ -76,6 +76,12 @@ class Block(ABC):
     def sinks(self) -> Float[Tensor, "head"] | None: ...
 
     @abstractmethod
+    def attention_input(self, x: Tokens) -> Tokens:
+        """Return what attention reads of the residual stream: behind the block's first norm, or
+        the stream itself where the norms follow.
+        """
+
+    @abstractmethod
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         """Compute queries, keys and values before rotation."""
 

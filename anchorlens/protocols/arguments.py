@@ -83,10 +83,17 @@ class Choice(Kind):
 
 @dataclass(frozen=True)
 class Choices(Kind):
-    """One or more different names, as a sequence or a comma-separated string."""
+    """One or more different names, as a sequence or a comma-separated string.
+
+    Attributes:
+        names: Allowed names.
+        noun: What a name is called in messages.
+        none: Argument that stands for no name, such as ``n_null_donors=0``.
+    """
 
     names: Sequence[str]
     noun: str
+    none: str = ""
     metavar: ClassVar[str] = "A,B"
 
     @override
@@ -101,8 +108,10 @@ class Choices(Kind):
             )
         if not given or unknown is not None or len(set(given)) != len(given):
             known = ", ".join(self.names)
+            instead = f" For none, pass {self.none}." if self.none and not given else ""
             raise InputError(
                 f"{name}={short_repr(value)} must be one or more different {self.noun}s ({known})."
+                f"{instead}"
             )
         return given
 

@@ -241,9 +241,13 @@ class BridgeBlock(Block):
         return rearrange(flat, "token (head d_head) -> token head d_head", d_head=self.d_head)
 
     @override
+    def attention_input(self, x: Tokens) -> Tokens:
+        return x if self.norms_after else self._norm("ln1", x)
+
+    @override
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         attn = self.attn
-        normed = x if self.norms_after else self._norm("ln1", x)
+        normed = self.attention_input(x)
         q = self._heads(attn.q, normed)
         k = self._heads(attn.k, normed)
         v = self._heads(attn.v, normed)

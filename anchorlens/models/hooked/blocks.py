@@ -145,11 +145,15 @@ class HookedBlock(Block):
         return float(self.block.attn.attn_scale)
 
     @override
+    def attention_input(self, x: Tokens) -> Tokens:
+        return x if self.norms_after else _apply_norm(self.block.ln1, x)
+
+    @override
     def project(self, x: Tokens) -> tuple[Heads, Keys, Keys]:
         attn = self.block.attn
         biased = self.biased
         cfg = self.block.attn.cfg
-        normed = x if self.norms_after else _apply_norm(self.block.ln1, x)
+        normed = self.attention_input(x)
         q = _heads(normed, attn.W_Q, attn.b_Q if biased[0] else None)
         k = _heads(normed, _kv(attn, "W_K"), _kv(attn, "b_K") if biased[1] else None)
         v = _heads(normed, _kv(attn, "W_V"), _kv(attn, "b_V") if biased[2] else None)

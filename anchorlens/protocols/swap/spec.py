@@ -99,7 +99,7 @@ class Swap(TruthSpecification):
     n_null_donors: Annotated[int, Int()] = argument(
         1, "Number of donors per row with a null; 0 measures no null.", group="controls"
     )
-    null: Annotated[Any, Choices(tuple(NULL_CONTROLS), "null")] = argument(
+    null: Annotated[Any, Choices(tuple(NULL_CONTROLS), "null", "n_null_donors=0")] = argument(
         ("same_role", "norm_matched"),
         "Nulls: same_role (the donor's streams of other positions, each at its counterpart),"
         " norm_matched (the anchor's stream with the norm and angle of the donor's, turned in"
