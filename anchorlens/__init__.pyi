@@ -46,6 +46,7 @@ from .running.executors import RayExecutor
 from .running.run_study import plan_study, run_study
 from .running.saving import save_run
 from .running.study import DatasetSpec, Study
+from .running.swap_angles import swap_angles
 from .running.sweeps import (
     answer_only_sweep,
     knockout_sweep,
@@ -53,7 +54,6 @@ from .running.sweeps import (
     patch_tokens_sweep,
     swap_sweep,
 )
-from .running.swap_angles import swap_angles
 from .running.verify import Verification, verify_run
 from .runs.store import load_curves
 

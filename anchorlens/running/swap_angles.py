@@ -18,6 +18,7 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.load import as_lens_model
 from anchorlens.prompts.batches import pad_rows
+from anchorlens.protocols.base import Recheckable
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
@@ -59,7 +60,9 @@ def swap_angles(model: Any, sweep: SweepResult, *, batch_size: int | None = None
         )
     adapter = adapt(as_lens_model(model))
     spec: Any = stored_specification(sweep, {})
-    inputs: Any = measurement_of("swap").from_run(adapter, spec, StoredInputs(sweep))
+    measurement = measurement_of("swap")
+    assert isinstance(measurement, Recheckable)
+    inputs: Any = measurement.from_run(adapter, spec, StoredInputs(sweep))
     width = max(max(len(pair.target.ids), len(pair.source.ids)) for pair in inputs.pairs)
     n_rows = rows_per_batch(adapter.shape, adapter.devices, width, batch_size)
     found: dict[tuple[str, int], list[tuple[Tensor, Tensor | None]]] = defaultdict(list)

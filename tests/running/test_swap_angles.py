@@ -23,14 +23,14 @@ def test_angles_are_those_of_cached_activations(tiny_model):
     sweep = al.swap_sweep(model, data, layers=(0, 1), **OPTIONS)
     found = al.swap_angles(model, sweep, batch_size=3).set_index(["anchor", "layer"])
     examples = sweep.examples(all_columns=True)
-    rows = {(one.role, one.example_id): one for one in examples.itertuples()}
+    rows = {(one["role"], one["example_id"]): one for one in examples.to_dict("records")}
     raw, normed = [], []
-    for one in examples[examples["role"] == "base"].itertuples():
-        donor = rows["donor", one.donor_ids[0]]
+    for one in examples[examples["role"] == "base"].to_dict("records"):
+        donor = rows["donor", one["donor_ids"][0]]
         activations = []
         for row in (one, donor):
-            _, cache = model.run_with_cache(torch.tensor([list(row.token_ids)]))
-            at = torch.tensor(json.loads(row.positions)["exact_question"])
+            _, cache = model.run_with_cache(torch.tensor([list(row["token_ids"])]))
+            at = torch.tensor(json.loads(row["positions"])["exact_question"])
             block = model.blocks[1].ln1
             stream = cache["resid_pre", 1][0, at]
             activations.append((stream, block(stream[None])[0]))
