@@ -2,6 +2,7 @@
 
 import copy
 import os
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -113,6 +114,9 @@ def load_model(
             " give a number above 0, in nats, or leave it out.",
             argument="parity_tolerance",
         )
+    make_target = partial(
+        Target, n_devices=n_devices, check_parity=check_parity, tolerance=parity_tolerance
+    )
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         given = copy.deepcopy(tokenizer)
     else:
@@ -132,14 +136,7 @@ def load_model(
         where = pick_device(device or name_or_path.device)
         source = Source(name=live_name(name_or_path), kind="huggingface", path=Path())
         assert given is not None and isinstance(name_or_path, PreTrainedModel)  # check_live
-        target = Target(
-            device=where,
-            n_devices=n_devices,
-            check_parity=check_parity,
-            tolerance=parity_tolerance,
-            source=source,
-            tokenizer=given,
-        )
+        target = make_target(device=where, source=source, tokenizer=given)
         with waiting(f"loading {source.name}", show=progress):
             return _convert(name_or_path, target, name_or_path.dtype, backend, adopt=False)
     where = pick_device(device)
@@ -156,14 +153,7 @@ def load_model(
             hf_model = (
                 None if stream else load_weights(source.path, source.config, number_type, progress)
             )
-        target = Target(
-            device=where,
-            n_devices=n_devices,
-            check_parity=check_parity,
-            tolerance=parity_tolerance,
-            source=source,
-            tokenizer=given,
-        )
+        target = make_target(device=where, source=source, tokenizer=given)
         if hf_model is not None:
             return _convert(hf_model, target, number_type, backend, adopt=True)
         assert source.config is not None  # no .gguf file is streamed
