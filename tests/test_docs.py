@@ -63,6 +63,17 @@ def test_extras_are_named_where_one_installs():
     } == extras
 
 
+def test_the_same_shell_line_stands_in_the_readme_and_in_the_quickstart():
+    """tests/test_examples.py runs the README's and compares it with its Python."""
+    lines: list[str] = []
+    for page in (ROOT / "README.md", DOCS / "quickstart.md"):
+        text = page.read_text(encoding="utf8")
+        found = re.search(r"^    anchorlens swap .*?--out ", text, re.DOTALL | re.MULTILINE)
+        assert found is not None
+        lines.append(found[0])
+    assert lines[0] == lines[1]
+
+
 def test_every_public_name_stands_in_the_reference_once():
     shown = [
         name

@@ -59,8 +59,9 @@ def plot_grids(
     centred at 0.
 
     Panels share the scale, unless one would be almost white on it, such as single heads beside a
-    residual stream; then each panel has its own. A row is the same layer in all panels; cells that a sweep did not measure are grey. Cells whose
-    mean effect stands are outlined. A slider shows the mean over pairs and each pair.
+    residual stream; then each panel has its own. A row is the same layer in all panels; cells
+    that a sweep did not measure are grey. Cells whose mean effect stands are outlined. A slider
+    shows the mean over pairs and each pair.
 
     Args:
         results: Patch sweeps of the same pairs and metric, for example of three sites.
@@ -292,9 +293,7 @@ def _has_gaps(panel: Panel) -> bool:
     return bool(np.isnan(panel.table(panel.grid.values)).any())
 
 
-def _caption(
-    panels: Sequence[Panel], quantity: str, control: str, *, has_own_scales: bool
-) -> str:
+def _caption(panels: Sequence[Panel], quantity: str, control: str, *, has_own_scales: bool) -> str:
     """Return what was patched and measured, and the meaning of colours and outlines."""
     grid = panels[0].grid
     unit = unit_words(grid.unit)

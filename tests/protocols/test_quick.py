@@ -99,3 +99,6 @@ def test_both_directions_claim_neither_necessity_nor_sufficiency(tiny_model):
     )
     assert both.verdict.startswith("Noising: Quick look, nothing is claimed: ")
     assert "is shown" not in both.verdict
+    # Each verdict is printed once, before the tables.
+    for one in both.results:
+        assert repr(both).count(one.verdict) == repr(both).count(one.findings.notes[0]) == 1
