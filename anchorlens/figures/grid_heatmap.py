@@ -121,10 +121,10 @@ def plot_grids(
         },
         height=inner + top + bottom,
         width=width,
-        **_colour_axes(shown, quantity, has_own_scales=has_own_scales),
         margin={"t": top, "b": bottom, "l": 60, "r": 20},
         meta={"caption": _caption(shown, quantity, control, has_own_scales=has_own_scales)},
     )
+    figure.update_layout(_colour_axes(shown, quantity, has_own_scales=has_own_scales))
     if has_own_scales:
         for column in range(1, len(shown) + 1):
             end = next(figure.select_xaxes(row=1, col=column)).domain[1]
