@@ -34,7 +34,7 @@ class Waiting:
         show: Whether to write anything.
 
     Attributes:
-        done: What is done so far, in words.
+        done: Finished share of the work, in words; empty if unknown.
     """
 
     def __init__(self, label: str, *, show: bool) -> None:
