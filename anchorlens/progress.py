@@ -15,30 +15,35 @@ _SECONDS = 10.0
 # Silence after which work without a count is named, and the interval of its clock in a terminal.
 _SILENCE = 2.0
 _CLOCK = 1.0
-_LINE = (
-    "{desc}: {percentage:.0f}% of {total:,.0f} {unit}s{postfix}, {elapsed} spent, about {remaining}"
-    " left"
-)
+_LINE = "{desc}: {percentage:.0f}% of {total:,.0f} {unit}s{postfix}, {elapsed} spent"
+_LINE_WITH_REST = f"{_LINE}, about {{remaining}} left"
+# Share of the work before which no rest is estimated: the first batch is also checked, so that the
+# estimate was up to 20 times the time that was left.
+_TOO_EARLY = 0.05
 
 
 class Waiting:
     """Names work that cannot be counted, from two seconds on, until it is closed.
 
     A thread writes to the standard error of the moment at which it is made: in a terminal or
-    notebook one line with a clock, which is removed at the end; else a line every ten seconds.
+    notebook one line with a clock, which is removed at the end; else a line every ten seconds in
+    which nothing else was written.
 
     Args:
         label: Name of the work.
         show: Whether to write anything.
-        once: Whether to write one line only, where lines are written.
+
+    Attributes:
+        done: Finished share of the work, in words; empty if unknown.
     """
 
-    def __init__(self, label: str, *, show: bool, once: bool = False) -> None:
-        self._label = label
-        self._once = once
+    def __init__(self, label: str, *, show: bool) -> None:
+        self._label = escape_hidden(label)
         self._stream = sys.stderr
         self._in_place = _is_in_place()
         self._start = time.monotonic()
+        self._written = self._start - _SECONDS
+        self.done = ""
         self._clock: Any = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -49,6 +54,10 @@ class Waiting:
     def _write_lines(self) -> None:
         pause = _SILENCE
         while not self._ended.wait(pause):
+            # Another display may have written in the meantime.
+            pause = self._written + _SECONDS - time.monotonic()
+            if not self._in_place and pause > 0:
+                continue
             try:
                 if self._in_place:
                     self._show_clock()
@@ -56,14 +65,18 @@ class Waiting:
                     self._write_line()
             except (OSError, ValueError):  # the stream was closed; the work goes on
                 return
-            if self._once and not self._in_place:
-                return
             pause = _CLOCK if self._in_place else _SECONDS
 
     def _write_line(self) -> None:
         spent = int(time.monotonic() - self._start)
-        self._stream.write(f"{self._label}: {spent // 60:02}:{spent % 60:02} spent\n")
+        done = f"{self.done}, " if self.done else ""
+        self._written = time.monotonic()
+        self._stream.write(f"{self._label}: {done}{spent // 60:02}:{spent % 60:02} spent\n")
         self._stream.flush()
+
+    def note_line(self) -> None:
+        """Leave the next line to another display, which writes one every ten seconds too."""
+        self._written = time.monotonic() + _SILENCE
 
     def _show_clock(self) -> None:
         """Show the clock as a bar of ``tqdm``, which keeps other bars on other lines."""
@@ -119,9 +132,10 @@ class Progress:
         self.total = total
         self.unit = unit
         self.done = 0.0
+        self._unit = unit
         self._in_place = _is_in_place()
-        # The first line of a bar in a pipe comes after ten seconds.
-        self._waiting = Waiting(label, show=show and not self._in_place, once=True)
+        # A bar in a pipe writes nothing while a batch is measured, which can take a minute.
+        self._waiting = Waiting(label, show=show and not self._in_place)
         self._bar: Any = None
         if show:
             from tqdm import auto, std
@@ -132,7 +146,7 @@ class Progress:
             else:
                 self._bar = std.tqdm(
                     **shown,
-                    file=_Lines(),
+                    file=_Lines(self._waiting),
                     bar_format=_LINE,
                     mininterval=_SECONDS,
                     delay=_SECONDS,
@@ -144,7 +158,10 @@ class Progress:
         step = min(work, max(self.total - self.done, 0))
         self.done += step
         if self._bar is not None:
+            if not self._in_place and self.done >= _TOO_EARLY * self.total:
+                self._bar.bar_format = _LINE_WITH_REST
             self._bar.update(step)
+            self._waiting.done = f"{self.done / self.total:.0%} of {self.total:,.0f} {self._unit}s"
 
     def skip(self, work: float) -> None:
         """Add work that was finished earlier; it does not count in the rate."""
@@ -167,10 +184,18 @@ class Progress:
 
 
 class _Lines:
-    """Standard error for ``tqdm`` without carriage returns: every refresh is a line."""
+    """Standard error for ``tqdm`` without carriage returns: every refresh is a line.
+
+    Args:
+        waiting: Display of silent work, which begins again after each line.
+    """
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
 
     def write(self, text: str) -> None:
         if line := text.strip():
+            self._waiting.note_line()
             sys.stderr.write(f"{line}\n")
 
     def flush(self) -> None:

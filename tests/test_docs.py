@@ -63,6 +63,30 @@ def test_extras_are_named_where_one_installs():
     } == extras
 
 
+def test_the_same_shell_line_stands_in_the_readme_and_in_the_quickstart():
+    """tests/test_examples.py runs the README's and compares it with its Python."""
+    lines: list[str] = []
+    for page in (ROOT / "README.md", DOCS / "quickstart.md"):
+        text = page.read_text(encoding="utf8")
+        found = re.search(r"^    anchorlens swap .*?--out ", text, re.DOTALL | re.MULTILINE)
+        assert found is not None
+        lines.append(found[0])
+    assert lines[0] == lines[1]
+
+
+def test_code_of_the_site_is_not_cut_and_the_page_of_patching_begins_with_its_functions():
+    """The front page's code ended at the border, and the functions came after the benchmarks."""
+    style = (DOCS / "stylesheets" / "site.css").read_text(encoding="utf8")
+    assert re.search(r"\.md-typeset pre > code \{[^}]*white-space: pre-wrap", style)
+    page = (DOCS / "reference" / "patching.md").read_text(encoding="utf8")
+    begin, _, rest = page.partition("\n| function |")
+    assert len(begin) < 700
+    assert begin.count("```") == 2
+    table = rest.partition("\n\n")[0]
+    assert all(f"{what}_{where}" in table for what in ("q", "k", "v") for where in ("by", "all"))
+    assert not re.search(r"\d ×|seconds", table)
+
+
 def test_every_public_name_stands_in_the_reference_once():
     shown = [
         name

@@ -1,12 +1,15 @@
 """The examples run, on the packaged model and few questions."""
 
+import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import anchorlens as al
 from anchorlens.runs.store import load_curves
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -19,6 +22,35 @@ def said_by(script, *args):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.mark.slow
+def test_the_shell_line_of_the_readme_gives_the_numbers_of_its_python_and_of_its_text(
+    monkeypatch, tmp_path
+):
+    """The shell line measured all layers and four donors: ten times the cells, other numbers."""
+    text = (EXAMPLES.parent / "README.md").read_text(encoding="utf8")
+    block, _, below = text.partition("```python\n")[2].partition("```\n")
+    code = [line for line in block.splitlines() if not line.endswith(".show()")]
+    names: dict[str, object] = {}
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(code), names)
+    sweep = names["sweep"]
+    assert isinstance(sweep, al.SweepResult)
+    quoted = re.findall(r"^    (.+)$", below.partition("\n\n`exact_question`")[0], re.MULTILINE)
+    assert len(quoted) > 3
+    for line in quoted:
+        assert line == "..." or line in sweep.verdict.splitlines()
+    command = re.search(r"^    anchorlens (swap .*?)\n    anchorlens ", text, re.DOTALL | re.M)
+    assert command is not None
+    words = shlex.split(command[1].replace("\\\n", " "))
+    done = subprocess.run(
+        [sys.executable, "-m", "anchorlens", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = al.load_run(words[-1])[0]
+    assert run.run_id == sweep.run_id
+    assert run.verdict == sweep.verdict
 
 
 @pytest.mark.slow

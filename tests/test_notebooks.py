@@ -1,8 +1,10 @@
 """The notebooks are their scripts, hold outputs that name no machine, and run."""
 
+import ast
 import base64
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,40 @@ def test_outputs_are_there_with_pictures_name_no_machine_and_stay_small(name):
     assert all(picture.startswith(b"\x89PNG") and len(picture) <= 65_536 for picture in pictures)
     assert (FOLDER / f"{name}.ipynb").stat().st_size <= 400_000
     assert "plotly.js" not in (FOLDER / f"{name}.ipynb").read_text(encoding="utf8")
+
+
+def _requirements(extras):
+    """Names of the packages of the project and of some extras, as they are imported."""
+    text = (FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf8")
+    own = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    lists = [own[1] if own else ""]
+    for extra in extras:
+        found = re.search(rf"^{extra} = \[(.*)\]$", text, re.MULTILINE)
+        assert found, extra
+        lists.append(found[1])
+    return {name.replace("-", "_") for name in re.findall(r'"([\w-]+)', " ".join(lists))}
+
+
+# Call -> package that it imports.
+_NEEDS = {"to_xarray": "xarray", "explore": "anywidget"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_install_line_has_what_a_notebook_imports(name):
+    """Notebook 6 stopped at a missing xarray after the README's install line."""
+    line = re.search(r"'\.\[([\w,]+)\]' jupyterlab", (FOLDER / "README.md").read_text())
+    assert line is not None
+    known = _requirements(line[1].split(",")) | set(sys.stdlib_module_names)
+    known |= {"anchorlens", "IPython"}  # ipykernel needs IPython
+    used: set[str] = set()
+    for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf8"))):
+        if isinstance(node, ast.Import):
+            used |= {one.name.split(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            used.add(str(node.module).split(".")[0])
+        elif isinstance(node, ast.Attribute) and node.attr in _NEEDS:
+            used.add(_NEEDS[node.attr])
+    assert used <= known
 
 
 @pytest.mark.slow

@@ -55,6 +55,32 @@ def test_skipped_work_does_not_count_in_the_rate(clock, capsys):
     )
 
 
+def test_no_rest_is_estimated_from_the_first_cells(clock, capsys):
+    """The first batch is checked too: 2 % after 12 seconds were followed by the end 30 later."""
+    with progress("swap", 1000, "cell", show=True) as bar:
+        for share in (20, 300):
+            clock.now += 11
+            bar.advance(share)
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "swap: 2% of 1,000 cells, 00:11 spent"
+    assert re.fullmatch(r"swap: 32% of 1,000 cells, 00:22 spent, about 00:4\d left", second)
+
+
+def test_a_long_batch_is_named_every_ten_seconds(clock, monkeypatch, capsys):
+    """Nothing was written for 92 seconds, while one batch of heads was measured."""
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
+    monkeypatch.setattr("anchorlens.progress._SECONDS", 0.1)
+    with progress("swap", 10, "cell", show=True) as bar:
+        time.sleep(0.5)
+        assert 2 <= capsys.readouterr().err.count("swap: 00:00 spent\n") <= 5
+        clock.now += 11
+        bar.advance(4)
+        time.sleep(0.3)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("swap: 40% of 10 cells, 00:11 spent, about ")
+    assert "swap: 40% of 10 cells, 00:00 spent" in others
+
+
 def test_short_work_says_nothing_in_a_pipe_and_work_that_is_not_shown_nothing_at_all(clock, capsys):
     for show, seconds in ((True, 0.9), (False, 60)):
         with progress("answers", 10, "question", show=show) as bar:
@@ -110,6 +136,13 @@ def test_work_without_a_count_is_named_after_a_silence(monkeypatch, capsys, in_p
     }  # its thread has ended
 
 
+def test_the_label_shows_hidden_characters(monkeypatch, capsys):
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
+    with waiting("loading \x1b[31mred", show=True):
+        time.sleep(0.3)
+    assert capsys.readouterr().err == "loading \\x1b[31mred: 00:00 spent\n"
+
+
 def test_work_goes_on_without_a_stream(monkeypatch):
     monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
     for is_closed_before in (True, False):
@@ -129,15 +162,20 @@ def test_loading_planning_and_verifying_are_named(tiny, tiny_model, monkeypatch,
     """Each call that may be long says what it does."""
     monkeypatch.setattr("anchorlens.progress._SILENCE", 0.0)
     model = tiny_model("llama")
-    result = sweep(model, layers=(0,), n_donors=1, progress=True)
-    assert "swap: planning: 00:0" in capsys.readouterr().err
-    result.save(tmp_path / "run")
+    sweep(model, layers=(0,), n_donors=1, progress=True, out=tmp_path / "run")
+    told = capsys.readouterr().err
+    assert "swap: planning: 00:0" in told
+    assert "writing run: 00:0" in told
     al.verify_run(tmp_path / "run", model=model, cells=1)
     assert "verify run: checking files and tables: 00:0" in capsys.readouterr().err
     for show in (True, False):
         al.load_model(tiny("llama", False), device="cpu", check_parity=False, progress=show)
-        assert ("loading " in capsys.readouterr().err) == show
-    sweep(model, layers=(0,), n_donors=1)
+        told = capsys.readouterr().err
+        assert all((work in told) == show for work in ("finding ", "fetching ", "loading ")), told
+        al.doctor(model, show_progress=show)
+        told = capsys.readouterr().err
+        assert all((work in told) == show for work in ("hashing", "doctor llama: 00:0")), told
+    sweep(model, layers=(0,), n_donors=1, out=tmp_path / "silent")
     al.verify_run(tmp_path / "run", model=model, cells=1, show_progress=False)
     assert capsys.readouterr().err == ""
 

@@ -29,7 +29,7 @@ from anchorlens.models.backend import TRANSFORMER_LENS, LensModel, is_lens_model
 from anchorlens.models.card import model_card
 from anchorlens.models.load import ModelLike, load_model
 from anchorlens.models.source import check_model
-from anchorlens.progress import progress
+from anchorlens.progress import progress, waiting
 
 _REPORT = (
     "Report the model's configuration to anchorlens or TransformerLens; do not trust its numbers."
@@ -151,15 +151,17 @@ def doctor(
         error = ""
     else:
         checked, error = _load(model, device, dtype, backend, tokenizer, show_progress)
-    case = Case(
-        adapter=adapt(checked),
-        card=model_card(checked),
-        is_loaded=not is_lens_model(model),
-        load_error=error,
-        seed=drawn,
-    )
+    with waiting("doctor: hashing the weights", show=show_progress):
+        case = Case(
+            adapter=adapt(checked),
+            card=model_card(checked),
+            is_loaded=not is_lens_model(model),
+            load_error=error,
+            seed=drawn,
+        )
     checks: list[ModelCheck] = []
-    with progress("checks", len(CHECKS), "check", show=show_progress) as bar:
+    label = f"doctor {case.card.name}"
+    with progress(label, len(CHECKS), "check", show=show_progress) as bar:
         for name, check, cure in CHECKS:
             bar.enter(name)
             checks.append(_run(name, check, cure, case))

@@ -2,7 +2,7 @@
 with a slider over the pairs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -33,6 +33,10 @@ _BOTTOM = 140
 # layers and heads.
 _GAP = 0.09
 _WIDE_GAP = 0.13
+# More room for the colour bar of each panel.
+_BAR_GAP = 0.07
+# A panel whose largest value is below this share of another's would be almost white on one scale.
+_LEAST_OF_SCALE = 0.25
 _DIRECTIONS = {"denoising": ("clean", "corrupted"), "noising": ("corrupted", "clean")}
 _QUANTITIES = {
     "effect": "Change of {}",
@@ -51,11 +55,13 @@ def plot_grids(
     theme: str = "light",
     width: int | None = None,
 ) -> go.Figure:
-    """Plot grids of activation patches as heatmaps side by side, with one diverging colour scale
+    """Plot grids of activation patches as heatmaps side by side, with a diverging colour scale
     centred at 0.
 
-    A row is the same layer in all panels; cells that a sweep did not measure are grey. Cells whose
-    mean effect stands are outlined. A slider shows the mean over pairs and each pair.
+    Panels share the scale, unless one would be almost white on it, such as single heads beside a
+    residual stream; then each panel has its own. A row is the same layer in all panels; cells
+    that a sweep did not measure are grey. Cells whose mean effect stands are outlined. A slider
+    shows the mean over pairs and each pair.
 
     Args:
         results: Patch sweeps of the same pairs and metric, for example of three sites.
@@ -79,14 +85,15 @@ def plot_grids(
         by_name[name] = make_panels(results, grids)
     shown = by_name[names[0]]
     is_alone = len(shown) == 1
+    has_own_scales = _need_own_scales(shown)
     figure = make_subplots(
         figure=NotebookFigure(),
         cols=len(shown),
         subplot_titles=None if is_alone else _panel_titles(results),
-        horizontal_spacing=_gap(shown),
+        horizontal_spacing=_gap(shown, has_own_scales=has_own_scales),
     )
     for column, panel in enumerate(shown, start=1):
-        for trace in panel.traces():
+        for trace in panel.traces(_colour_axis(column if has_own_scales else 1)):
             figure.add_trace(trace, row=1, col=column)
         figure.update_xaxes(panel.x_axis(is_alone=is_alone), row=1, col=column)
         figure.update_yaxes(panel.y_axis(), row=1, col=column)
@@ -103,7 +110,7 @@ def plot_grids(
         showlegend=False,
         modebar={"remove": UNUSED_BUTTONS},
         title={
-            "text": _title(heading, shown),
+            "text": _title(heading, shown, has_own_scales=has_own_scales),
             # This size sets the line spacing; each line has its size in its text.
             "font": {"size": 13},
             "x": 0.02,
@@ -114,22 +121,32 @@ def plot_grids(
         },
         height=inner + top + bottom,
         width=width,
-        coloraxis=_colours(shown, quantity),
         margin={"t": top, "b": bottom, "l": 60, "r": 20},
-        meta={"caption": _caption(shown, quantity, control)},
+        meta={"caption": _caption(shown, quantity, control, has_own_scales=has_own_scales)},
     )
+    figure.update_layout(_colour_axes(shown, quantity, has_own_scales=has_own_scales))
+    if has_own_scales:
+        for column in range(1, len(shown) + 1):
+            end = next(figure.select_xaxes(row=1, col=column)).domain[1]
+            bar = {"x": end, "xanchor": "left", "xpad": 4}
+            figure.update_layout({_colour_axis(column): {"colorbar": bar}})
     if has_slider:
-        steps = [_step(str(name), panels, quantity, heading) for name, panels in by_name.items()]
+        steps: list[dict[str, Any]] = []
+        for name, panels in by_name.items():
+            scales = _colour_axes(panels, quantity, has_own_scales=has_own_scales)
+            above = _title(heading, panels, has_own_scales=has_own_scales)
+            steps.append(_step(str(name), panels, scales, above))
         figure.update_layout(sliders=[_slider(steps, bottom)])
     return in_theme(figure, theme)
 
 
-def _gap(panels: Sequence[Panel]) -> float:
+def _gap(panels: Sequence[Panel], *, has_own_scales: bool) -> float:
     """Return the space between panels, as a share of the width."""
     if len(panels) == 1:
         return 0.0
     has_heads = any(panel.by == "head_position" for panel in panels[1:])
-    return min(_WIDE_GAP if has_heads else _GAP, 0.5 / (len(panels) - 1))
+    gap = (_WIDE_GAP if has_heads else _GAP) + _BAR_GAP * has_own_scales
+    return min(gap, 0.5 / (len(panels) - 1))
 
 
 def _check(results: Sequence[PatchResult]) -> None:
@@ -173,20 +190,43 @@ def _slider(steps: Sequence[dict[str, Any]], bottom: int) -> dict[str, Any]:
     }
 
 
-def _colours(panels: Sequence[Panel], quantity: str) -> dict[str, Any]:
+def _largest(panels: Sequence[Panel]) -> float:
+    """Return the largest absolute value of some panels; 0 without a value."""
     largest = 0.0
     for panel in panels:
         values = np.abs(panel.grid.values)
         if np.isfinite(values).any():
             largest = max(largest, float(np.nanmax(values)))
+    return largest
+
+
+def _need_own_scales(panels: Sequence[Panel]) -> bool:
+    """Return whether a panel would be almost white on the scale of another."""
+    sizes = [_largest([panel]) for panel in panels]
+    return 0 < min(sizes) < _LEAST_OF_SCALE * max(sizes)
+
+
+def _colour_axis(number: int) -> str:
+    return f"coloraxis{number if number > 1 else ''}"
+
+
+def _colour_axes(
+    panels: Sequence[Panel], quantity: str, *, has_own_scales: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the colour axes: one for all panels, or one for each."""
     unit = unit_words(panels[0].grid.unit) or ("share" if quantity == "recovered_share" else "")
-    return {
-        "colorscale": "RdBu",
-        "cmin": -(largest or 1.0),
-        "cmax": largest or 1.0,
-        "cmid": 0,
-        "colorbar": {"title": {"text": escape(unit, quote=False)}, "thickness": 14},
-    }
+    axes: dict[str, dict[str, Any]] = {}
+    groups = [[panel] for panel in panels] if has_own_scales else [list(panels)]
+    for number, group in enumerate(groups, start=1):
+        largest = _largest(group) or 1.0
+        axes[_colour_axis(number)] = {
+            "colorscale": "RdBu",
+            "cmin": -largest,
+            "cmax": largest,
+            "cmid": 0,
+            "colorbar": {"title": {"text": escape(unit, quote=False)}, "thickness": 14},
+        }
+    return axes
 
 
 def _panel_titles(results: Sequence[PatchResult]) -> list[str]:
@@ -223,7 +263,7 @@ def _groups(grid: PatchGrid) -> str:
     return row_words("patch").count(grid.n)
 
 
-def _title(heading: str, panels: Sequence[Panel]) -> str:
+def _title(heading: str, panels: Sequence[Panel], *, has_own_scales: bool) -> str:
     """Return the heading, a line that names model, data set and pairs, and a line on marks."""
     grid = panels[0].grid
     models = dict.fromkeys(panel.result.model for panel in panels)
@@ -239,6 +279,8 @@ def _title(heading: str, panels: Sequence[Panel]) -> str:
         marks.append(f"{DIFFERENT}: tokens that differ between pairs")
     if any(_has_gaps(panel) for panel in panels):
         marks.append("grey: not measured")
+    if has_own_scales:
+        marks.append("colour scales differ")
     lines = [about, "; ".join(marks), *dict.fromkeys(panel.grid.note for panel in panels)]
     first = f'<span style="font-size:16px"><b>{escape(heading, quote=False)}</b></span>'
     small = '<span style="font-size:12px;color:#555555">{}</span>'
@@ -251,7 +293,7 @@ def _has_gaps(panel: Panel) -> bool:
     return bool(np.isnan(panel.table(panel.grid.values)).any())
 
 
-def _caption(panels: Sequence[Panel], quantity: str, control: str) -> str:
+def _caption(panels: Sequence[Panel], quantity: str, control: str, *, has_own_scales: bool) -> str:
     """Return what was patched and measured, and the meaning of colours and outlines."""
     grid = panels[0].grid
     unit = unit_words(grid.unit)
@@ -267,9 +309,8 @@ def _caption(panels: Sequence[Panel], quantity: str, control: str) -> str:
     parts = list(dict.fromkeys(_describe_patch(panel) for panel in panels))
     if control != "none":
         parts.append(f"Control {control}: {control_labels(control).explanation}.")
-    parts.append(
-        f"{shown}: {what}{f' ({unit})' if unit else ''}. The colour scale is centred at 0."
-    )
+    whose = "Each panel has its own colour scale," if has_own_scales else "The colour scale is"
+    parts.append(f"{shown}: {what}{f' ({unit})' if unit else ''}. {whose} centred at 0.")
     if any(panel.grid.stands.any() for panel in panels):
         parts.append(
             "Outlined cells stand: their simultaneous band over the grid excludes 0, also less each"
@@ -294,9 +335,11 @@ def _describe_patch(panel: Panel) -> str:
     )
 
 
-def _step(name: str, panels: Sequence[Panel], quantity: str, heading: str) -> dict[str, Any]:
+def _step(
+    name: str, panels: Sequence[Panel], scales: Mapping[str, Mapping[str, Any]], title: str
+) -> dict[str, Any]:
     """Return the step of the slider that shows a pair: values, hover texts, outlines, ticks, title
-    and colour scale.
+    and colour scales.
     """
     data: dict[str, list[Any]] = {"z": [], "text": [], "x": [], "y": []}
     for panel in panels:
@@ -305,9 +348,10 @@ def _step(name: str, panels: Sequence[Panel], quantity: str, heading: str) -> di
         data["text"] += [cells.text, None]
         data["x"] += [list(cells.x or ()), list(outline.x or ())]
         data["y"] += [list(cells.y or ()), list(outline.y or ())]
-    scale = _colours(panels, quantity)
-    layout: dict[str, Any] = {"coloraxis.cmin": scale["cmin"], "coloraxis.cmax": scale["cmax"]}
-    layout["title.text"] = _title(heading, panels)
+    layout: dict[str, Any] = {"title.text": title}
+    for axis, scale in scales.items():
+        for end in ("cmin", "cmax"):
+            layout[f"{axis}.{end}"] = scale[end]
     for number, panel in enumerate(panels, start=1):
         ticks = panel.x_axis(is_alone=len(panels) == 1)
         axis = f"xaxis{number if number > 1 else ''}"

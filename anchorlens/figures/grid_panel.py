@@ -122,13 +122,13 @@ class Panel:
             "showgrid": False,
         }
 
-    def traces(self) -> tuple[go.Heatmap, go.Scatter]:
+    def traces(self, colour_axis: str = "coloraxis") -> tuple[go.Heatmap, go.Scatter]:
         """Return the cells, and the outline of those that stand."""
         cells = go.Heatmap(
             z=self.table(self.grid.values),
             y=list(range(len(self.rows))),
             x=list(range(len(self.columns()))),
-            coloraxis="coloraxis",
+            coloraxis=colour_axis,
             text=self._hover(),
             hovertemplate="%{text}<extra></extra>",
             hoverongaps=False,

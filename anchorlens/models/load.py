@@ -74,7 +74,7 @@ def load_model(
         parity_tolerance: Maximum |Δ log-probability|, in nats. If None, 1e-3 in float32, 0.25 in
             float16 and 2.0 in bfloat16, with a bound on the mean as well.
         progress: Show progress bars for downloads and for weights above 1 GiB, and a line if
-            loading takes longer than two seconds.
+            finding, fetching or loading takes longer than two seconds.
         backend: ``"hooked"`` for a HookedTransformer, ``"bridge"`` for a TransformerBridge. If
             None, ``"hooked"`` with transformer-lens 3.9 and ``"bridge"`` with 4.x, which has no
             HookedTransformer. ``stream`` and ``n_devices`` need ``"hooked"``.
@@ -140,7 +140,11 @@ def load_model(
         with waiting(f"loading {source.name}", show=progress):
             return _convert(name_or_path, target, name_or_path.dtype, backend, adopt=False)
     where = pick_device(device)
-    source = find_model(name_or_path, revision, token, given is None, backend).fetch(progress)
+    name = os.fspath(name_or_path)
+    with waiting(f"finding {name}", show=progress):
+        found = find_model(name, revision, token, given is None, backend)
+    with waiting(f"fetching {name}", show=progress):
+        source = found.fetch(progress)
     with waiting(f"loading {source.name}", show=progress):
         if source.config is None:
             number_type = torch.float32 if dtype in (None, "auto") else parse_dtype(dtype)

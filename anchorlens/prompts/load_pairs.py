@@ -322,10 +322,11 @@ def _check_rows(rows: Rows, extra: Sequence[str], unread: Sequence[str]) -> None
             if len(names) == 1:
                 raise DataError(f"Unknown column {name!r}. {ONE_COLUMN}")
             near = did_you_mean(name, FIELDS)
-            raise DataError(
-                f"Unknown column {name!r}. {near} Rename or remove it, or pass columns=, such as"
-                f" {{'clean': {name!r}}}."
-            )
+            fix = f"pass columns=, such as {{'clean': {name!r}}}."
+            if all(field in names for field in _REQUIRED):
+                key = name if name.isidentifier() else "label"
+                fix = f"keep it for a metric function with columns={{{key!r}: {name!r}}}."
+            raise DataError(f"Unknown column {name!r}. {near} Rename or remove it, or {fix}")
     missing = [name for name in _REQUIRED if name not in names]
     if missing:
         needed = " and ".join(_REQUIRED)

@@ -85,6 +85,32 @@ def resolve_choices(rows: Sequence[Row], schema: Schema, source: str) -> list[Ro
     return resolved
 
 
+def remove_topics(rows: Sequence[Row], source: str) -> list[Row]:
+    """Return the rows without ``subject`` if it is the topic of questions with choices.
+
+    MMLU has a column ``subject`` with the name of a school subject, such as ``abstract_algebra``.
+    Warn once, because ``subject`` is otherwise a segment of the question.
+    """
+    topics: dict[str, None] = {}
+    for where, row in number_rows(rows, source):
+        topic = row.get("subject")
+        if topic is None:
+            continue
+        has_choices = _find_choices(row, where) is not None
+        if not isinstance(topic, str) or not has_choices or "property" in row:
+            return list(rows)
+        if topic.casefold() in str(row.get("question")).casefold():
+            return list(rows)
+        topics[topic] = None
+    if not topics:
+        return list(rows)
+    warn(
+        f"{source}: the column subject has topics ({join_words(topics, 3)}), no words of the"
+        " questions. It is not read; subject and property come from the rules."
+    )
+    return [{name: row[name] for name in row if name != "subject"} for row in rows]
+
+
 def _find_choices(row: Row, where: str) -> _Choices | None:
     """Return the choices of a row: a list, lists of texts and labels, label -> text, a list of
     objects, or columns of their own.

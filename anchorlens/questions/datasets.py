@@ -18,7 +18,7 @@ from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.read_rows import RawData
 from anchorlens.questions.answers import answer_type
-from anchorlens.questions.choices import resolve_choices
+from anchorlens.questions.choices import remove_topics, resolve_choices
 from anchorlens.questions.columns import (
     check_columns,
     check_fields,
@@ -325,7 +325,8 @@ def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | N
     rows = match_names(rename_columns(unfolded, columns, schema, source, raw.unread), schema)
     check_fields(rows, schema, source, own=origin.own, unread=raw.unread)
     if origin.own:
-        rows = split_answers(resolve_choices(rows, schema, source), schema, sep, source)
+        rows = remove_topics(resolve_choices(rows, schema, source), source)
+        rows = split_answers(rows, schema, sep, source)
         warn_of_cells(rows, schema, source)
     return rows
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.display import escape_hidden
 from anchorlens.errors import EmptySweepError
 from anchorlens.results.estimates import name_layers
 from anchorlens.results.findings import BEYOND_POSITIONS, Findings
@@ -74,7 +75,9 @@ class BothDirections:
         )
 
     def __repr__(self) -> str:
-        return f"{self.verdict}\n{self.noising!r}\n{self.denoising!r}"
+        # The repr of a sweep begins with its verdict.
+        tables = [repr(one).removeprefix(f"{one.verdict}\n") for one in self.results]
+        return "\n".join([escape_hidden(self.verdict), *tables])
 
 
 def necessity_sentence(anchor: str, noising: Findings, denoising: Findings) -> str:

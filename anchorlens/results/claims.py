@@ -48,6 +48,7 @@ from anchorlens.statistics.resamples import Estimate
 SplitValues: TypeAlias = Mapping[tuple[str, str], tuple[float, ...]]
 # The p-values of estimates half a standard error from the limit of a claim, on both sides.
 BORDERLINE = (0.01, 0.15)
+NO_PLACEBO = "Nothing is claimed: no placebo was measured, so what another change does is unknown."
 COMPATIBLE = "Not detected: effects inside the interval remain compatible."
 # Status of a reversed contrast whose change itself moves in the opposite direction.
 _OPPOSITE = "opposite"

@@ -95,7 +95,7 @@ class Comparison:
             f" band over all {over}"
         )
         whose = "  " + ", ".join(f"{name} {table[name].iloc[0]}" for name in shared)
-        text = shown.to_string(index=False, float_format=_format, line_width=100)
+        text = shown.to_string(index=False, float_format=_format)
         lines = [
             verdict,
             *self.units,

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.results.findings import Findings
+from anchorlens.results.low_p import low_p_note
 from anchorlens.results.vocabulary import metric_labels
 
 QUICK_NOTE = "quick look, nothing is claimed"
@@ -27,8 +28,10 @@ def quick_findings(
         warnings: Warnings of the protocol's findings.
     """
     headline = f"Quick look, nothing is claimed: {_describe_scope(record, layers)}. {_CURE}"
-    notes = tuple(_largest_effects(curves))
-    return Findings(headline=headline, warnings=tuple(warnings), notes=notes)
+    notes = _largest_effects(curves)
+    if low := low_p_note(curves, record["config"]):
+        notes.append(low)
+    return Findings(headline=headline, warnings=tuple(warnings), notes=tuple(notes))
 
 
 def _describe_scope(record: Mapping[str, Any], layers: Sequence[int]) -> str:

@@ -388,7 +388,9 @@ class SweepResult:
         if "findings" not in self._memo:
             found = self.protocol.findings(self)
             if self.is_quick:
-                found = quick_findings(self.record, self.layers, self.curves(), found.warnings)
+                found = quick_findings(
+                    self.record, self.layers, self.curves(all_columns=True), found.warnings
+                )
             self._memo["findings"] = found
         return self._memo["findings"]
 
@@ -462,9 +464,8 @@ class SweepResult:
         lines = [*self.protocol.settings(self).splitlines(), f"dropped: {gone}"]
         said = [fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines]
         title, table = self._own_table()
-        shown = table.to_string(
-            index=False, float_format="{:.2f}".format, line_width=_WIDTH, max_rows=_ROWS
-        )
+        # No line width: pandas would move the last columns below the others.
+        shown = table.to_string(index=False, float_format="{:.2f}".format, max_rows=_ROWS)
         verdict = [self.verdict] if self.verdict else []
         return escape_hidden("\n".join([*verdict, head, *said, title, shown]))
 

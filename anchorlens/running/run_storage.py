@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorlens.errors import InputError, RunError
+from anchorlens.progress import waiting
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
@@ -60,10 +61,13 @@ class OpenRun:
     journal: Journal
     replace: bool
 
-    def write(self, results: Sequence[SweepResult], pending: Sequence[str] = ()) -> None:
+    def write(
+        self, results: Sequence[SweepResult], pending: Sequence[str] = (), *, show_progress: bool
+    ) -> None:
         """Write the finished sweeps to the run directory."""
         check_target(self.target, overwrite=self.replace)
-        write_results(results, self.journal.lock, pending=pending, study=self.journal.sweeps)
+        with waiting(f"writing {self.target.name}", show=show_progress):
+            write_results(results, self.journal.lock, pending=pending, study=self.journal.sweeps)
         self.replace = True  # the existing run is now this one
 
 

@@ -316,10 +316,12 @@ def _measure(
             done.total -= 1
             continue
         if kept is not None:  # written before it counts as finished
-            kept.write([*done.results, result], names[number + 1 :])
+            pending = names[number + 1 :]
+            kept.write([*done.results, result], pending, show_progress=spec.progress)
         done.results.append(result)
         on_result(result, done)
     if not done.results and (done.job is None or len(done.empty) == len(steps)):
         raise EmptySweepError(" ".join(dict.fromkeys(done.empty)))
     if done.empty and done.job is None and kept is not None:
-        kept.write(done.results)  # nothing is pending
+        is_shown = any(spec.progress for *_, spec in steps)
+        kept.write(done.results, show_progress=is_shown)  # nothing is pending

@@ -32,11 +32,17 @@ class Result(PatchResult):
         site="resid_pre",
         direction="denoising",
         model="gpt2",
+        times=1.0,
     ):
         config = {"by": by, "site": site, "metric": metric, "direction": direction}
         record = {"config": config, "model": {"name": model}, "data": {"name": "cats"}}
         self.__dict__.update(
-            record=record, example_ids=example_ids, first=first, reason=no_mean, at=at
+            record=record,
+            example_ids=example_ids,
+            first=first,
+            reason=no_mean,
+            at=at,
+            times=times,
         )
 
     @property
@@ -46,7 +52,7 @@ class Result(PatchResult):
     def grid(self, pair="mean", quantity="effect", control="none"):
         places = PLACES[self.by]
         rows = 10.0 * np.arange(len(self.at))[:, None]
-        values = 100.0 * (pair == "b") + rows + np.arange(len(places))
+        values = self.times * (100.0 * (pair == "b") + rows + np.arange(len(places)))
         stands = np.zeros_like(values, dtype=bool)
         stands[1, :2] = pair == "mean"
         tokens = (
@@ -117,6 +123,25 @@ def test_the_slider_shows_the_mean_and_each_pair():
     assert "pair b" in layout["title.text"]
     assert "xaxis2.ticktext" in layout
     assert not fit_figure(figure, 900).layout.sliders  # of a picture
+
+
+def test_a_panel_that_would_be_white_on_a_shared_scale_has_its_own():
+    """Heads of up to 1.75 logits beside a stream of 22 were one white panel."""
+    shared = plot_grids([Result(), Result(times=0.3)])
+    assert [trace.coloraxis for trace in shared.data[::2]] == ["coloraxis", "coloraxis"]
+    assert "colour scale" not in shared.layout.title.text
+    figure = plot_grids([Result(), Result(by="head", times=0.05)])
+    assert [trace.coloraxis for trace in figure.data[::2]] == ["coloraxis", "coloraxis2"]
+    layout = figure.layout
+    assert (layout.coloraxis.cmax, layout.coloraxis2.cmax) == (12, pytest.approx(0.55))
+    # Each bar begins where its panel ends, and the next panel leaves room for it.
+    assert layout.coloraxis.colorbar.x == layout.xaxis.domain[1]
+    assert layout.coloraxis2.colorbar.x == layout.xaxis2.domain[1]
+    assert layout.xaxis2.domain[0] - layout.xaxis.domain[1] > 0.15
+    assert "colour scales differ" in layout.title.text
+    assert "Each panel has its own colour scale, centred at 0." in caption_of(figure)
+    _, moved = layout.sliders[0].steps[2].args
+    assert (moved["coloraxis.cmax"], moved["coloraxis2.cmax"]) == (112, pytest.approx(5.55))
 
 
 def test_one_pair_has_no_slider_and_is_named():

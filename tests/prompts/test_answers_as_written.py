@@ -226,8 +226,12 @@ def test_columns_are_renamed_and_further_ones_kept_for_metrics(tmp_path):
     assert list(data.to_frame().columns)[-1] == "label"
     path = tmp_path / "a.csv"
     path.write_text("Clean;corrupted\u200b;note, free\nThe ab is;The ae is;x\n")
-    with pytest.raises(DataError, match="Unknown column 'note, free'"):
+    kept = r"Unknown column 'note, free'.* keep it for a metric function with columns=\{'label': 'n"
+    with pytest.raises(DataError, match=kept):
         load_pairs(path)
+    # A column may have to be one that is required.
+    with pytest.raises(DataError, match=r"or pass columns=, such as \{'clean': 'year'\}"):
+        load_pairs([{"year": 4, "other": 2}])
     (of_file,) = load_pairs(path=path, columns={"free": "note, free"}, limit=1).pairs
     assert (of_file.clean, of_file.corrupted) == ("The ab is", "The ae is")
 

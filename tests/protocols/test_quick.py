@@ -21,8 +21,8 @@ MEASURED = (
     ("knockout", {}, {"placebos": False}),
     ("patch", {}, {"controls": "none"}),
     ("patch", {"controls": ()}, {"controls": "none"}),
-    ("patch_tokens", {"n_donors": 3}, {"n_donors": 3}),
-    ("answer_only", {"layers": -1}, {"layers": (-1,)}),
+    ("patch_tokens", {"n_donors": 3}, {"n_donors": 3, "placebos": False}),
+    ("answer_only", {"layers": -1}, {"layers": (-1,), "placebos": False}),
 )
 # Arguments that ask for what a quick look leaves out -> argument of the error.
 CONTRADICTIONS = (
@@ -31,6 +31,8 @@ CONTRADICTIONS = (
     ("swap", {"null": ("displaced",)}, "null"),
     ("swap", {"layers": "all"}, "layers"),
     ("knockout", {"placebos": True}, "placebos"),
+    ("patch_tokens", {"placebos": True}, "placebos"),
+    ("answer_only", {"placebos": True}, "placebos"),
     ("patch", {"controls": "auto"}, "controls"),
     ("patch", {"controls": ("other_pair",)}, "controls"),
     ("patch", {"layers": " ALL "}, "layers"),
@@ -71,6 +73,8 @@ def check_quick(result, path):
         assert "without quick=True" in one.verdict
         assert "Largest Δ" in one.verdict
         assert not one.findings.statements
+        # A swap that starts from a low P says why its curve is flat.
+        assert ("P before is " in one.verdict) == (one.protocol.name == "swap")
         figure = main_figure([one], with_controls=False)
         said = str(figure.layout.meta) + str(figure.layout.title.text)
         assert "quick look, nothing is claimed" in said
@@ -81,7 +85,7 @@ def check_quick(result, path):
 @pytest.mark.filterwarnings("ignore")
 def test_a_quick_look_claims_nothing(tiny_model, tmp_path):
     model = tiny_model("llama")
-    for name in ("swap", "knockout"):
+    for name in ("swap", "knockout", "patch_tokens", "answer_only"):
         check_quick(measured(model, name, quick=True), tmp_path / name)
     pairs = al.load_pairs(MANY)
     grid = al.patch_sweep(tiny_model("gpt2"), pairs, quick=True, progress=False)
@@ -95,3 +99,6 @@ def test_both_directions_claim_neither_necessity_nor_sufficiency(tiny_model):
     )
     assert both.verdict.startswith("Noising: Quick look, nothing is claimed: ")
     assert "is shown" not in both.verdict
+    # Each verdict is printed once, before the tables.
+    for one in both.results:
+        assert repr(both).count(one.verdict) == repr(both).count(one.findings.notes[0]) == 1

@@ -2,11 +2,12 @@
 
 import gzip
 import json
+import warnings
 
 import datasets
 import pytest
 
-from anchorlens.errors import DataError
+from anchorlens.errors import DataError, SpanError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.questions.datasets import load_qa
 
@@ -144,6 +145,25 @@ def test_a_published_layout_is_read(case, tmp_path):
     assert example.question == example.question.strip("\u200b")
     assert example.answers == answers
     assert data.name == more.get("name", path.name.partition(".")[0])
+
+
+def test_the_topic_of_mmlu_is_no_segment(tmp_path):
+    """The published set has a column ``subject``; every row of it was refused as an annotation."""
+    row = {"question": QUESTION, "subject": "world_geography", "choices": CHOICES, "answer": 1}
+    path = tmp_path / "mmlu.jsonl"
+    path.write_text(lines(row))
+    with pytest.warns(UserWarning, match=r"subject has topics \(world_geography\), no words"):
+        (example,) = load_qa(path).examples
+    assert example.answers == ("Lima",)
+    assert example.subject.of(example.question) == "Peru"
+    # Words of the question are a segment, and a topic without choices is an error as before.
+    path.write_text(lines({**row, "subject": "Peru"}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_qa(path).examples[0].subject == example.subject
+    path.write_text(lines({"question": QUESTION, "subject": "geography", "answer": "Lima"}))
+    with pytest.raises(SpanError, match="occurs 0 times"):
+        load_qa(path)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def cards(sweeps, tmp_path_factory):
     """Findings of two sweeps with long cells, and layers."""
     row = ("exact_question", "norm_matched", "-56.0 [-76.0, -35.8]", "12", CLAIMS[-1], "12, 22")
     heads = ("anchor", "null", "curve minus null [joint 95 %]", "layer", "status", "layers")
-    findings = Findings(headline="P falls.", rows=(row, row), columns=heads)
+    donor = ("exact_question", "donor's answer", *row[2:])  # a name that is also a status
+    findings = Findings(headline="P falls.", rows=(row, donor), columns=heads)
     planted = [replace(one, _memo={**one._memo, "findings": findings}) for one in sweeps]
     return al.save_report(planted, tmp_path_factory.mktemp("cards") / "report.html")
 
@@ -93,6 +94,7 @@ def test_no_column_of_the_findings_is_cut(cards, width):
         assert tables.count() == 2
         for table in tables.all():
             assert table.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+            assert table.locator(".chip").all_text_contents() == [CLAIMS[-1]] * 2
             box = table.bounding_box()
             for cell in table.locator("td[data-name=layers]").all():
                 own = cell.bounding_box()

@@ -17,6 +17,8 @@ from anchorlens.statistics.resamples import Estimate
 
 ANCHOR = "whole_question"
 """Name of the changed segment; the anchor ``exact_question`` is E_Q only."""
+_NUMBERS = ("all", "flips", "p_after")
+"""Numbers that are shown without a question and under the control."""
 
 
 class AnswerOnlyAnalysis(ProbeAnalysis):
@@ -37,6 +39,8 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
         the sum of their ΔP is the difference of their clean P, and exactly one of them flips.
         """
         estimates: list[tuple[str, str, Estimate]] = []
+        if OTHER not in result.tables():
+            return estimates
         for name, metric in (("delta_p_vs_placebo", P), ("flip_rate", FLIP), ("p_after", P)):
             empty = result.tables(metric)["none"]
             other = result.tables(metric)[OTHER]
@@ -53,6 +57,8 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
         row.
         """
         tables = result.tables()
+        if OTHER not in tables:
+            return {}
         gap = 100 * (tables["none"].after - tables[OTHER].after)
         return {("p_after", OTHER): gap.T}
 
@@ -63,6 +69,9 @@ class AnswerOnlyAnalysis(ProbeAnalysis):
         record = super().numbers(result)
         record["p_before"] = _mean(tables["none"].before[at])
         for control, suffix in (("none", ""), (OTHER, f"_{OTHER}")):
+            if control not in tables:
+                record |= dict.fromkeys((f"{name}{suffix}" for name in _NUMBERS), np.nan)
+                continue
             record[f"all{suffix}"] = result.group_means()[control, ALL].mean
             record[f"flips{suffix}"] = result.group_means(FLIP)[control, ALL].mean
             record[f"p_after{suffix}"] = _mean(tables[control].after[at])

@@ -42,6 +42,8 @@ def answer_only_findings(
     warnings = text_warning(result.record["probe"], by.get(("auc_beyond_text", "none")))
     if reason := claims.no_signal(by["auc", "none"], at):
         return empty_findings(reason, warnings)
+    if not result.record["config"]["placebos"]:
+        return empty_findings(claims.NO_PLACEBO, warnings)
     floor = result.record.get("noise", {}).get("floor") or 0.0
     (claim,) = claims.claim_statements(CLAIMS, by, looks, layer, floor=floor)
     claim = replace(claim, control_value=100 * here[f"p_after_{OTHER}"])

@@ -37,7 +37,7 @@ class AnswerOnlyInputs(ProbeSweepInputs):
         record = super().record(spec)
         record["config"] = {"anchors": [ANCHOR], "readout": "probe"}
         distinct: set[tuple[int, ...]] = set()
-        for empty, _ in self.variants:
+        for empty, *_ in self.variants:
             if empty.row is not None:
                 distinct.add(empty.row.ids)
         record["counts"]["distinct_answers"] = len(distinct)
@@ -63,7 +63,9 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
     def prepare(self, context: QuestionContext, spec: AnswerOnly) -> AnswerOnlyInputs:
         empty = without_question(context.tokenizer)  # first, because generating answers takes long
         truth, dropped = build_labelled_rows(context, spec)
-        variants, left_out = build_changed_inputs(truth, context.tokenizer, empty, spec.seed)
+        variants, left_out = build_changed_inputs(
+            truth, context.tokenizer, empty, spec.seed, placebos=spec.placebos
+        )
         gone = (*dropped, *left_out)
         check_rows_left(tuple(variants), gone, f"in {context.data.name}")
         return AnswerOnlyInputs(
@@ -84,7 +86,7 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
         them.
         """
         groups: dict[object, list[int]] = {}
-        for j, (empty, _) in enumerate(inputs.variants):
+        for j, (empty, *_) in enumerate(inputs.variants):
             assert empty.row is not None  # every variant is an input
             groups.setdefault(self.key(empty.row), []).append(j)
 
@@ -99,7 +101,8 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
                     batches[-1] += part
                 else:
                     batches.append(part)
-        return [tuple(product(batch, range(2))) for batch in batches]
+        n_variants = len(inputs.variants[0])
+        return [tuple(product(batch, range(n_variants))) for batch in batches]
 
     @override
     def passes(self, inputs: ProbeSweepInputs, spec: AnswerOnly, cells: Cells) -> list[ProbePass]:
@@ -121,12 +124,12 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
     def load_variants(
         self, row: TokenRow, spec: AnswerOnly, stored: StoredInputs
     ) -> tuple[Variant, ...]:
+        empty = Variant(controls=("none",), row=stored.row("corrupt", f"{row.id}~"))
+        if not spec.placebos:
+            return (empty,)
         (donor,) = stored.donor_ids[row.id]
         other = stored.row("corrupt", f"{row.id}~{donor}")
-        return (
-            Variant(controls=("none",), row=stored.row("corrupt", f"{row.id}~")),
-            Variant(controls=(OTHER,), row=other, donor_id=donor),
-        )
+        return (empty, Variant(controls=(OTHER,), row=other, donor_id=donor))
 
 
 MEASUREMENT = AnswerOnlyMeasurement()

@@ -45,13 +45,14 @@ def without_question(tokenizer: RowTokenizer) -> PromptText:
 
 
 def build_changed_inputs(
-    truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int
+    truth: TruthRows, tokenizer: RowTokenizer, empty: PromptText, seed: int, *, placebos: bool
 ) -> tuple[dict[int, tuple[Variant, ...]], tuple[Dropped, ...]]:
     """Build both inputs of every test row; other questions are drawn from the test rows of the same
     split.
 
     Returns:
-        Row index -> variants ``none`` (no question) and ``other_question``; and the dropped rows.
+        Row index -> variants ``none`` (no question) and, with ``placebos``, ``other_question``;
+        and the dropped rows.
     """
     kept: dict[int, tuple[Variant, ...]] = {}
     dropped: list[Dropped] = []
@@ -66,11 +67,11 @@ def build_changed_inputs(
             continue
         try:
             changed = build_changed_row(row, tokenizer, empty, "", f"{row.id}~")
-            other, donor = after_other_question(row, tokenizer, pools[split], seed)
-            kept[i] = (
-                Variant(controls=("none",), row=changed),
-                Variant(controls=(OTHER,), row=other, donor_id=donor),
-            )
+            variants = [Variant(controls=("none",), row=changed)]
+            if placebos:
+                other, donor = after_other_question(row, tokenizer, pools[split], seed)
+                variants.append(Variant(controls=(OTHER,), row=other, donor_id=donor))
+            kept[i] = tuple(variants)
         except RowDropped as why:
             named = {"example_id": row.id, "answer": row.answer.exact.of(row.answer.text)}
             dropped.append(replace(drop(row.example, why.reason, why.detail), **named))

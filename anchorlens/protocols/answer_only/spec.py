@@ -1,7 +1,9 @@
 """Specification of the answer-only protocol."""
 
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar
 
+from pydantic import StrictBool
 from typing_extensions import override
 
 from anchorlens.constants import KNOCKOUT_MODES
@@ -22,11 +24,18 @@ class AnswerOnly(TruthSpecification):
     """
 
     NAME = "answer_only"
+    QUICK_VALUES: ClassVar[Mapping[str, Any]] = {"placebos": False}
+    QUICK_NULLS: ClassVar[Collection[str]] = ("placebos",)
 
     knockout_mode: Annotated[str, Choice(KNOCKOUT_MODES)] = argument(
         "mask",
         "Cut of the knockout that splits the pathways: mask (before the softmax) or zero (after"
         " it).",
+    )
+    placebos: StrictBool = argument(
+        True,
+        "Whether to measure the control other_question; nothing is claimed without it.",
+        group="controls",
     )
 
     @override

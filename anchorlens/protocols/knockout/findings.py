@@ -115,9 +115,7 @@ def _reason_for_no_claim(config: Mapping[str, Any]) -> str:
             "Nothing is claimed for delta_kind='signed': effects on true and false answers cancel."
         )
     if not config["placebos"]:
-        return (
-            "Nothing is claimed: no placebo was measured, so the effect of other cuts is unknown."
-        )
+        return claims.NO_PLACEBO
     return ""
 
 

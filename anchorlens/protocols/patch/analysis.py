@@ -1,6 +1,6 @@
 """Curves, contrasts and findings of `patch`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,13 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.constants import METRIC_UNITS, PATCH_CONTROLS, UNITS
+from anchorlens.display import join_words
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.findings import Findings
+from anchorlens.results.vocabulary import leading_labels
 from anchorlens.runs.schema import CURVE_TYPES
 
 _SUMMARY = (
@@ -91,6 +93,30 @@ class PatchAnalysis(Analysis):
         return pd.DataFrame(records, columns=list(_SUMMARY))
 
     @override
+    def table(self, results: Sequence[PatchResult]) -> tuple[str, pd.DataFrame]:
+        summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
+        names: dict[str, None] = {}
+        for result in results:
+            names[leading_labels(result.samples(all_columns=True)).name_in_unit] = None
+        effects = summaries["effect"]
+        bands: list[str] = []
+        for low, high in zip(summaries["sim_low"], summaries["sim_high"], strict=True):
+            bands.append("" if np.isnan(low) else f"[{low:+.3g}, {high:+.3g}]")
+        shown = summaries[["model", "dataset", "anchor", "max_layer"]].rename(
+            columns={"dataset": "data set", "anchor": "place", "max_layer": "max layer"}
+        )
+        shown["effect"] = effects.map("{:+.3g}".format)
+        if any(bands):
+            shown["joint 95 %"] = bands
+        shown["recovered"] = summaries[SHARE].map(_format_or_dash("{:.2f}"))
+        for control in PATCH_CONTROLS:
+            if not summaries[control].isna().all():
+                shown[control] = summaries[control].map(_format_or_dash("{:+.3g}"))
+        shown["before"] = summaries["value_before"].map("{:.3g}".format)
+        shown["n"] = summaries["n"]
+        return f"Largest effect at each place: {join_words(names)}", shown
+
+    @override
     def settings(self, result: PatchResult) -> str:
         config = result.record["config"]
         controls = ", ".join(result.controls) or "none"
@@ -99,6 +125,11 @@ class PatchAnalysis(Analysis):
             f" {config['metric']}, {config['direction']}, controls {controls}, seed"
             f" {config['seed']}"
         )
+
+
+def _format_or_dash(form: str) -> Callable[[float], str]:
+    """Return a function that formats a number, and a missing one as a dash."""
+    return lambda value: "-" if np.isnan(value) else form.format(value)
 
 
 ANALYSIS = PatchAnalysis()

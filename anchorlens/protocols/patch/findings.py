@@ -134,11 +134,15 @@ def _name_cells(grid: _Grid) -> Findings:
         places.setdefault((place, part), []).append(layer)
     top = max(grid.standing, key=grid.size)
     share = facts_of(grid.contrasts, SHARE, "none")[top]
+    larger = _larger_cell(grid, top)
+    which = "Largest that stands" if larger else "Largest"
     headline = (
         f"{len(grid.standing)} of {len(grid.effects)} cells stand: {_directions(grid, places)} more"
-        f" than {grid.controls}. Largest: {grid.largest(top)}; recovered share"
+        f" than {grid.controls}. {which}: {grid.largest(top)}; recovered share"
         f" {share.to_text(share.digits(2), sign=False)} there."
     )
+    if larger:
+        headline += f" The largest effect, {grid.largest(larger)}, does not stand."
     statements: list[Finding] = []
     for (place, _), layers in places.items():
         cells = [(place, layer) for layer in layers]
@@ -163,6 +167,15 @@ def _name_cells(grid: _Grid) -> Findings:
         rest = f"and {len(statements) - _MOST_ROWS} more: contrasts()"
         rows.append((rest, *[""] * (len(heads) - 1)))
     return Findings(tuple(statements), headline, (), tuple(rows), heads, _notes(grid, top))
+
+
+def _larger_cell(grid: _Grid, top: Cell) -> Cell | None:
+    """Return the tested cell with the largest effect if it is larger than that of the largest cell
+    that stands; None otherwise.
+    """
+    tested = [cell for cell, fact in grid.effects.items() if not isnan(fact.sim_low)]
+    largest = max(tested, key=grid.size)
+    return largest if grid.size(largest) > grid.size(top) else None
 
 
 def _directions(grid: _Grid, places: Mapping[tuple[str, float], list[int]]) -> str:

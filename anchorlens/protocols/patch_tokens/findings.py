@@ -46,6 +46,8 @@ def patch_findings(
         return empty_findings(reason, warnings)
     floor = record.get("noise", {}).get("floor") or 0.0
     statements = claims.claim_statements(CLAIMS, facts, looks, layer, effects=effects, floor=floor)
+    if not record["config"]["placebos"]:
+        return empty_findings(claims.NO_PLACEBO, warnings)
     if not statements:
         return empty_findings(
             "Nothing is claimed: no question has tokens outside exact_question, so there is no"

@@ -138,7 +138,12 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         test = tuple(truth.of("test"))
         pool = make_rows(context.pool, context.tokenizer).rows
         patcher = Patcher(
-            context.tokenizer, pool, rule=spec.donors, n_donors=spec.n_donors, seed=spec.seed
+            context.tokenizer,
+            pool,
+            rule=spec.donors,
+            n_donors=spec.n_donors,
+            placebos=spec.placebos,
+            seed=spec.seed,
         )
         rows: dict[int, TokenRow] = {}
         for j, i in enumerate(test):

@@ -1,8 +1,9 @@
 """Specification of the token patching protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
+from pydantic import StrictBool
 from typing_extensions import override
 
 from anchorlens.constants import DONOR_FUNCTION, ROW_RULES
@@ -27,7 +28,8 @@ class PatchTokens(TruthSpecification):
     """
 
     NAME = "patch_tokens"
-    QUICK_VALUES: ClassVar[Mapping[str, Any]] = {"n_donors": 1}
+    QUICK_VALUES: ClassVar[Mapping[str, Any]] = {"n_donors": 1, "placebos": False}
+    QUICK_NULLS: ClassVar[Collection[str]] = ("placebos",)
 
     base: Annotated[str, Choice(PATCH_BASES)] = argument(
         "true_predicted_true",
@@ -41,6 +43,11 @@ class PatchTokens(TruthSpecification):
     )
     n_donors: Annotated[int, Int(1)] = argument(
         4, "Maximum number of donors per row; effects are averaged over donors first."
+    )
+    placebos: StrictBool = argument(
+        True,
+        "Whether to measure the control random_tokens; nothing is claimed without it.",
+        group="controls",
     )
 
     @property

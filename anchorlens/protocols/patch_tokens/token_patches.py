@@ -44,7 +44,10 @@ class Patches:
 
 
 class Patcher:
-    """Builder of patched inputs; donors come from ``pool``, the rows of the whole file."""
+    """Builder of patched inputs; donors come from ``pool``, the rows of the whole file.
+
+    Without ``placebos`` the control inputs are left out.
+    """
 
     def __init__(
         self,
@@ -53,10 +56,12 @@ class Patcher:
         *,
         rule: DonorLike,
         n_donors: int,
+        placebos: bool = True,
         seed: int,
     ) -> None:
         self.tokenizer = tokenizer
         self.n_donors = n_donors
+        self.placebos = placebos
         self.seed = seed
         self.picker = DonorPicker(
             pool=tuple(pool),
@@ -119,6 +124,15 @@ class Patcher:
             raise RowDropped("changed_outside", "the donor's text changes tokens outside E_Q")
         if not changed:
             raise RowDropped("same_tokens", "the donor's text is that of the base")
+        whole_variant = Variant(
+            controls=("none",),
+            row=whole,
+            positions=tuple(changed),
+            donor=donor,
+            donor_id=donor.example.example_id,
+        )
+        if not self.placebos:
+            return (whole_variant,)
         rng = random.Random(f"{self.seed}:patch:{whole.id}")
         # The same placebo tokens as in a knockout with this seed.
         named = entity_positions(row, self.tokenizer)
@@ -140,18 +154,18 @@ class Patcher:
             )
 
         if not swapped:
-            return (variant(("none",), whole, changed),)
+            return (whole_variant,)
         random_row = self._with(row, f"{whole.id}~{RANDOM}", swapped)
         if n == len(changed):
             return (
-                variant(("none", SIZE_MATCHED), whole, changed),
+                replace(whole_variant, controls=("none", SIZE_MATCHED)),
                 variant((RANDOM,), random_row, tuple(swapped)),
             )
         fewer = tuple(sorted(rng.sample(changed, n)))
         matched = {p: whole.ids[p] for p in fewer}
         size_matched_row = self._with(row, f"{whole.id}~{SIZE_MATCHED}", matched)
         return (
-            variant(("none",), whole, changed),
+            whole_variant,
             variant((RANDOM,), random_row, tuple(swapped)),
             variant((SIZE_MATCHED,), size_matched_row, fewer),
         )

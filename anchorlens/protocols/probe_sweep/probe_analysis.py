@@ -174,7 +174,8 @@ class ProbeAnalysis(Analysis):
         records = summaries.to_dict("records")
         for head, form in self.table_columns:
             texts = [form.format_map(record) for record in records]
-            shown[head] = [re.sub(r"\+?nan", "-", text) for text in texts]
+            missing = [re.sub(r"\+?nan", "-", text) for text in texts]
+            shown[head] = [text.replace("- [-, -]", "-") for text in missing]
         return self.table_title, shown
 
 

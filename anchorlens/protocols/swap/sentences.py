@@ -27,11 +27,10 @@ from anchorlens.results.estimates import (
     name_layers,
 )
 from anchorlens.results.findings import BEYOND_POSITIONS, CLAIMS, NOT_DETECTED, NULL_MOVES
+from anchorlens.results.low_p import low_p_note
 
 _NULL_TAKES = 0.5
 """Smallest share of P before that a null takes where the verdict says so."""
-_LOW_P = 0.2
-"""P before below which the verdict says how far it can fall."""
 _MOST_NAMED = 3
 """Largest number of anchors that are named."""
 
@@ -116,7 +115,7 @@ def notes_of(sweep: SweepFacts, statuses: Statuses, other: Statuses) -> tuple[st
     # P before of denoising is that of the corrupt input.
     if sweep.config.get("direction") != "denoising" and sweep.metric == "prob":
         notes += _null_takes(sweep)
-        notes.append(_low_p(sweep))
+        notes.append(low_p_note(sweep.curves, sweep.config))
     notes += [
         _format_share(sweep),
         _selection(sweep),
@@ -248,24 +247,6 @@ def _null_takes(sweep: SweepFacts) -> list[str]:
                 " curve minus null cannot be large there."
             )
     return notes
-
-
-def _low_p(sweep: SweepFacts) -> str:
-    """Return a sentence on how far P can fall, with the cure, where P before is low."""
-    if sweep.kind_of_delta != "probability":
-        return ""
-    own = sweep.curves[sweep.curves["control"] == "none"]
-    before = float(own["value_before"].mean())
-    if not before < _LOW_P:
-        return ""
-    config = sweep.config
-    cures: list[str] = []
-    if not str(config.get("prompt", "")).startswith("fewshot"):
-        cures.append("prompt='fewshot(2)'")
-    if not config.get("known_only"):
-        cures.append("known_only=True")
-    cure = f" Use {' or '.join(cures)}." if cures else ""
-    return f"P before is {before:.2g}: ΔP cannot fall below {-100 * before:.2g} points.{cure}"
 
 
 def _format_share(sweep: SweepFacts) -> str:

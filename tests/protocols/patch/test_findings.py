@@ -181,6 +181,19 @@ def test_heads_of_one_number_in_several_layers_are_different_heads():
     assert sorted(one.layers for one in result.findings.statements) == [(1,), (2,)]
 
 
+def test_the_largest_effect_is_named_where_it_does_not_stand():
+    """The verdict named head 4 with -2.01 as the largest, beside head 0 with +2.57."""
+    effects = world("effect", 30)
+    assert "Largest: " in made(effects).verdict
+    effects[:2, :, 3, 4] += 6.0  # a control moves alike
+    result = made(effects)
+    assert standing_cells(result) == {("pos:2", 1), ("pos:2", 2)}
+    (first, *_) = result.verdict.splitlines()
+    assert "Largest that stands: +3." in first
+    assert "The largest effect, +6." in first
+    assert first.endswith(" logits at pos:4, layer 3, does not stand.")
+
+
 @pytest.mark.parametrize(
     ("effects", "status", "phrase"),
     [

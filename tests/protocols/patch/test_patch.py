@@ -120,6 +120,22 @@ def test_the_controls_take_another_pair_or_a_random_direction(tiny_model, sweep)
     assert (moved.abs() > 1e-3).any()
 
 
+def test_the_printed_table_is_not_broken_into_blocks_and_has_the_words_of_a_reader(sweep):
+    """Pandas moved the last columns below the others, and the heads were names of columns."""
+    title, table = sweep.protocol.table([sweep])
+    _, _, below = repr(sweep).partition(f"{title}\n")
+    head, first = below.splitlines()[:2]
+    assert head.split() == [
+        *("place", "max", "layer", "effect", "joint", "95", "%", "recovered"),
+        *("other_pair", "norm_matched", "before", "n"),
+    ]
+    assert first.split()[0] == sweep.summary()["anchor"].iloc[0]
+    assert len(head) <= 100
+    assert title == "Largest effect at each place: Δ logit_diff in logits"
+    largest = sweep.summary()["effect"]
+    assert list(table["effect"]) == [f"{value:+.3g}" for value in largest]
+
+
 def test_positions_without_a_partner_are_counted(tiny_model):
     model, longer = (
         tiny_model("gpt2"),

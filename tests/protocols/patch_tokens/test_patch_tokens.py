@@ -342,7 +342,7 @@ def found(
         layer=3, sim_low=np.nan, sim_high=np.nan, n_clusters=n, n_effective=float(n)
     )
     record = {
-        "config": {"base": base},
+        "config": {"base": base, "placebos": True},
         "probe": {
             "probe_layer": 3,
             "answer_text_auc": {"auc": 0.6, "ci_low": leak, "ci_high": 0.7},
