@@ -66,7 +66,7 @@ CHECKS: tuple[tuple[str, Callable[[Case], ModelCheck], str], ...] = (
     (
         "processed weights",
         check_weights,
-        "Load unprocessed weights with al.load_model; an untrained model has norms of 1 too.",
+        "Load unprocessed weights with al.load_model, unless the model is untrained.",
     ),
     ("hooks fire once", check_hooks, _HOOKS),
     ("writes", check_writes, _HOOKS),
