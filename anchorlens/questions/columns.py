@@ -4,6 +4,7 @@ fields.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
@@ -69,9 +70,9 @@ def _all_text(names: Iterable[object]) -> bool:
 
 def _field_names(rows: Iterable[Row]) -> list[str]:
     """Return the fields of all rows, in order of first occurrence."""
-    names: dict[str, None] = {}
+    names: dict[str, Any] = {}
     for row in rows:
-        names |= dict.fromkeys(row)
+        names.update(row)
     return list(names)
 
 
