@@ -26,6 +26,7 @@ from anchorlens.questions.columns import (
     rename_columns,
     split_answers,
     warn_of_cells,
+    warn_of_two_answers,
 )
 from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pool_answers, question_id
@@ -329,6 +330,7 @@ def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | N
     rows = match_names(rename_columns(unfolded, columns, schema, source, raw.unread), schema)
     check_fields(rows, schema, source, own=origin.own, unread=raw.unread)
     if origin.own:
+        warn_of_two_answers(rows, schema, source)
         rows = split_answers(resolve_choices(rows, schema, source), schema, sep, source)
         warn_of_cells(rows, schema, source)
     return rows
