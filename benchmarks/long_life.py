@@ -25,8 +25,10 @@ CHAT = (
 )
 
 
-def live(folder: Path, n_rounds: int, every: int) -> Iterator[dict[str, Any]]:
-    """Yield the state of this process before the first round and after every ``every`` rounds."""
+def live(folder: Path, n_sweeps: int, every: int) -> Iterator[dict[str, Any]]:
+    """Yield the state of this process before the first sweep and after every ``every`` sweeps, in
+    rounds of four.
+    """
     import anchorlens as al
     from anchorlens import patching
     from tests.engine.memory import settled
@@ -46,10 +48,10 @@ def live(folder: Path, n_rounds: int, every: int) -> Iterator[dict[str, Any]]:
     tokens = model.to_tokens("The sea is")
     _, cache = model.run_with_cache(model.to_tokens("The sky is"))
     process = psutil.Process()
-    for done in range(n_rounds + 1):
+    for done in range(0, n_sweeps + 4, 4):
         if done % every == 0:
             yield {
-                "rounds": done,
+                "sweeps": done,
                 "MB": settled() / 1e6,
                 "files": process.num_fds(),
                 "threads": process.num_threads(),
@@ -69,8 +71,8 @@ def live(folder: Path, n_rounds: int, every: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Memory, files and threads over many sweeps.")
-    parser.add_argument("--sweeps", type=int, default=100, help="rounds of four sweeps")
-    parser.add_argument("--every", type=int, default=25)
+    parser.add_argument("--sweeps", type=int, default=100, help="a multiple of 4")
+    parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -80,7 +82,7 @@ def main() -> None:
             found.append(state)
             if not args.json:
                 print(
-                    f"{state['rounds']:4} rounds: {state['MB']:7.1f} MB,"
+                    f"{state['sweeps']:4} sweeps: {state['MB']:7.1f} MB,"
                     f" {state['files']} files, {state['threads']} threads",
                     flush=True,
                 )

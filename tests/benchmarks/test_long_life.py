@@ -18,15 +18,15 @@ def test_rounds_of_sweeps_leave_nothing_behind():
         sys.executable,
         "benchmarks/long_life.py",
         "--sweeps",
-        "24",
+        "48",
         "--every",
-        "8",
+        "16",
         "--json",
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    # The first rounds import modules and start the process of chat templates.
+    # The first sweeps import modules and start the process of chat templates.
     _, early, *later = json.loads(done.stdout)
     for state in later:
         assert (state["files"], state["threads"]) == (early["files"], early["threads"]), state
