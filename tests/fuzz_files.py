@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+import tomli_w
 
 from anchorlens.errors import AnchorlensError
 from anchorlens.prompts.load_pairs import load_pairs
@@ -130,6 +131,21 @@ def run_cut_gzip(folder: Path) -> Iterator[Outcome]:
             yield Outcome("right" if is_whole else "silently other", f"cut at {sixteenth}/16")
 
 
+def run_study(place: fuzz_arguments.Place, case: fuzz_arguments.Case) -> Outcome:
+    """Check a study file with ``anchorlens run`` and ``Study.check``."""
+    found = place.run(case)
+    kinds = {"accepted": "right", "clear": "clear error"}
+    return Outcome(kinds.get(found.kind, found.kind), found.message)
+
+
+def cut_studies(place: fuzz_arguments.Place) -> Iterator[tuple[int, Outcome]]:
+    """Yield the length and the outcome of a whole study, cut at every sixteenth."""
+    whole = tomli_w.dumps(fuzz_arguments.study_of(place.model))
+    for sixteenth in range(17):
+        text = whole[: len(whole) * sixteenth // 16]
+        yield len(text), run_study(place, fuzz_arguments.Case(fuzz_arguments._RUN, text))
+
+
 def fuzz(folder: Path, cases: int, seed: int) -> Iterator[tuple[str, str, Outcome]]:
     """Yield the kind of file, the case and its outcome."""
     runs = {"questions": run_questions, "pairs": run_pairs}
@@ -143,12 +159,12 @@ def fuzz(folder: Path, cases: int, seed: int) -> Iterator[tuple[str, str, Outcom
     for number in range(cases // 4):
         yield "pairs", str(number), run_pairs(pairs_case(seed, number), folder)
     with fuzz_arguments.Place.make(folder / "studies") as place:
+        for length, outcome in cut_studies(place):
+            yield "cut studies", f"{length} characters", outcome
         for number in range(cases - cases // 2 - cases // 4):
             rng = random.Random(f"{seed} {number}")
-            found = place.run(fuzz_arguments.mutate_study(rng, place.model))
-            kinds = {"accepted": "right", "clear": "clear error"}
-            outcome = Outcome(kinds.get(found.kind, found.kind), found.message)
-            yield "studies", str(number), outcome
+            case = fuzz_arguments.mutate_study(rng, place.model)
+            yield "studies", str(number), run_study(place, case)
 
 
 def main() -> None:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from jinja2 import TemplateError
-
 from anchorlens.diagnosis.case import Case, count_faults, not_applicable
 from anchorlens.diagnosis.model_check import WARNING, ModelCheck
+from anchorlens.errors import InputError
 from anchorlens.models.card import adds_bos, with_bos
 from anchorlens.prompts.chat_template import Clock, render_chat
 
@@ -51,7 +50,7 @@ def check_bos(case: Case) -> ModelCheck:
                 tokenizer, [("user", _TEXT)], Clock(_ANY_DAY), add_generation_prompt=False
             )
             counts["the chat template"] = encode(chat)
-        except TemplateError:
+        except InputError:
             pass  # a template may refuse a single message of the user
     faults = [f"{name}: BOS {n} times" for name, n in counts.items() if n > 1]
     found = count_faults(

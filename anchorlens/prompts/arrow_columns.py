@@ -3,9 +3,13 @@ into memory.
 
 A small parquet file can hold any number of bytes: a text that repeats is stored once. Texts are
 therefore read as numbers of a dictionary's texts, and their sizes are added up before they are
-decoded.
+decoded. Lists that repeat are stored once as well, and how long they are is known only when they
+are decoded: a process of its own, with bounded memory, decodes them first.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,14 +17,37 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from anchorlens.display import one_line, short_repr
+from anchorlens.display import join_words, one_line, short_repr
 from anchorlens.errors import DataError
 from anchorlens.prompts.cells import unique_fields
-from anchorlens.prompts.decode_file import check_size
+from anchorlens.prompts.decode_file import check_size, most_bytes
 
 # Bytes of a number in a column, and of a row as a dictionary without its cells.
 _NUMBER_BYTES = 8
 _ROW_BYTES = 64
+# Program that decodes columns of the parquet file in standard input with bounded memory. It fails
+# for want of memory alone: another error is found again where the file is read.
+_REHEARSAL = """
+import json, resource, sys
+most, columns = int(sys.argv[1]), json.loads(sys.argv[2])
+sys.path[:] = sys.argv[3:]
+import psutil, pyarrow.parquet
+pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the others reserve more than they use
+content = sys.stdin.buffer.read()
+limit = psutil.Process().memory_info().vms + most
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    pyarrow.parquet.read_table(pyarrow.BufferReader(content), columns=columns, use_threads=False)
+except MemoryError:
+    sys.exit(1)
+except Exception:
+    pass
+"""
+# Seconds of this program, its memory besides the values, and per byte of the values (measured: 5
+# for lists of integers).
+_REHEARSAL_SECONDS = 300
+_REHEARSAL_BYTES = 1 << 28
+_REHEARSAL_PER_BYTE = 5
 
 
 def read_parquet(
@@ -44,7 +71,12 @@ def read_parquet(
         selected = [name for name in schema.names if is_read(name)]
         leaves = [metadata.schema.column(number) for number in range(len(metadata.schema))]
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        check_size(metadata.num_rows * (_ROW_BYTES + _NUMBER_BYTES * len(selected)), source)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        n_rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
+        check_size(n_rows * (_ROW_BYTES + _NUMBER_BYTES * len(selected)), source)
+        nested = [name for name in selected if pyarrow.types.is_nested(schema.field(name).type)]
+        if nested:
+            _rehearse(content, nested, source)
         file = pyarrow.parquet.ParquetFile(
             pyarrow.BufferReader(content),
             page_checksum_verification=True,
@@ -56,6 +88,31 @@ def read_parquet(
     others = (one for one in schema if one.name not in selected)
     unread = tuple(one.name for one in others if not pyarrow.types.is_null(one.type))
     return table, unread
+
+
+def _rehearse(content: bytes, columns: list[str], source: str) -> None:
+    """Raise DataError if columns with lists do not fit into memory."""
+    if sys.platform == "win32":  # no limit of memory
+        return
+    most = _REHEARSAL_BYTES + _REHEARSAL_PER_BYTE * most_bytes()
+    command = [sys.executable, "-I", "-c", _REHEARSAL, str(most), json.dumps(columns), *sys.path]
+    try:
+        done = subprocess.run(
+            command,
+            input=content,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_REHEARSAL_SECONDS,
+            check=False,
+        )
+        has_failed = done.returncode != 0
+    except subprocess.TimeoutExpired:
+        has_failed = True
+    if has_failed:
+        raise DataError(
+            f"{source} has more than {most / 1e9:,.2f} GB of data in {join_words(columns)}, or"
+            " cannot be decoded. Keep the rows and columns that you need, or free memory."
+        )
 
 
 def decode_table(table: pyarrow.Table, source: str) -> Iterator[dict[str, Any]]:

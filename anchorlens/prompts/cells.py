@@ -102,8 +102,10 @@ def cell_text(value: object, where: str, field: str) -> str | None:
         DataError: If the cell is neither text nor a finite number; the message names file, row and
             column.
     """
-    if value is None or isinstance(value, str):
-        return strip_blanks(value or "") or None
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return strip_blanks(value) or None
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(int(value)) if value == int(value) else repr(value)
     raise DataError(

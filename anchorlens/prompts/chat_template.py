@@ -5,21 +5,13 @@ another day.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-# Name of the function by which transformers lets a template read the clock.
-_CLOCK_FUNCTION = "strftime_now"
-# Start of the error by which the macro asks for a format that it has no text for.
-_NO_TEXT = "anchorlens: no text for the format "
-# transformers passes a template plain values, no functions. A macro shadows the function in this
-# one template, and reads the texts from a dictionary. The line end belongs to the last tag
-# (trim_blocks), so the template begins at the start of a line as before.
-_CLOCK_MACRO = (
-    f"{{% macro {_CLOCK_FUNCTION}(format) %}}{{{{ anchorlens_clock[format] if format in"
-    f" anchorlens_clock else raise_exception('{_NO_TEXT}' ~ format) }}}}{{% endmacro %}}\n"
-)
+from anchorlens.display import one_line
+from anchorlens.errors import InputError
+from anchorlens.prompts.chat_process import CHAT_PROCESS
 
 
 @dataclass(frozen=True)
@@ -56,29 +48,29 @@ def render_chat(
         add_generation_prompt: Whether the text ends with the start of the model's turn.
 
     Raises:
-        jinja2.TemplateError: If the template refuses the messages.
+        InputError: If the template refuses the messages, is damaged, or exceeds the limits of time
+            and memory.
     """
-    messages = [{"role": role, "content": text} for role, text in turns]
-    template = tokenizer.get_chat_template()
-    if _CLOCK_FUNCTION not in template:
-        text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=add_generation_prompt
+    request: dict[str, Any] = {
+        "messages": [{"role": role, "content": text} for role, text in turns],
+        "values": {
+            **tokenizer.special_tokens_map,
+            "add_generation_prompt": add_generation_prompt,
+        },
+        "time": clock.time.isoformat(),
+        "texts": clock.texts,
+    }
+    try:
+        request["template"] = tokenizer.get_chat_template()
+        reply: dict[str, Any] = CHAT_PROCESS.render(request)
+    except (OSError, ValueError) as error:  # no process can be started; no template is the default
+        reply = {"error": one_line(error)}
+    if "error" in reply:
+        name = one_line(tokenizer.name_or_path or "the model")
+        raise InputError(
+            f"prompt='chat': the chat template of {name} cannot be used ({reply['error']}). Use"
+            " prompt='qa', or correct the template (chat_template.jinja or tokenizer_config.json).",
+            argument="prompt",
         )
-        assert isinstance(text, str)  # tokenize=False
-        return text
-    while True:
-        try:
-            text = tokenizer.apply_chat_template(
-                messages,
-                chat_template=_CLOCK_MACRO + template,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                anchorlens_clock=clock.texts,
-            )
-            assert isinstance(text, str)  # tokenize=False
-            return text
-        except TemplateError as why:
-            wanted, has_format, time_format = str(why).partition(_NO_TEXT)
-            if wanted or not has_format or time_format in clock.texts:
-                raise
-            clock.texts[time_format] = clock.time.strftime(time_format)
+    clock.texts.update(reply["texts"])
+    return reply["text"]

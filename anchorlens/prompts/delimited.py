@@ -51,9 +51,13 @@ def parse_table(
                 {name: cell for name, cell in zip(header, cells, strict=True) if name and cell}
             )
     except csv.Error as error:
+        problem = one_line(error)
         fix = 'Quote the cell, and double the quotation marks in it ("")'
+        if "field limit" in problem:
+            problem = f"a cell is longer than {csv.field_size_limit():,} characters"
+            fix = "Close the quotation mark before it, if one is open, or save the file as jsonl"
         raise DataError(
-            f"{source}: line {reader.line_num} cannot be read ({one_line(error)}). {fix}."
+            f"{source}: line {reader.line_num} cannot be read ({problem}). {fix}."
         ) from error
     if header and not rows:
         raise DataError(

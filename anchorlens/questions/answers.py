@@ -18,6 +18,8 @@ _NUMBER_WORD = re.compile(
     r"|thirty|fou?rty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|dozen"
     r"|once|twice|none|half)\b"
 )
+_SHAPE_OF_YEAR = re.compile(r"(?:in )?(?:1\d{3}|20\d{2})")
+_SHAPE_OF_NUMBER = re.compile(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?")
 _ASKS_YEAR = re.compile(
     r"\bwhen(?:'?s)?\b|\b(?:what|which) (?:year|date|decade|century|month)\b"
     r"|\byear\b.{0,20}\bwhat\b"
@@ -58,9 +60,9 @@ def _shape(answer: str) -> str:
     words = plain.split()
     if plain in {"yes", "no"}:
         return "yes/no"
-    if re.fullmatch(r"(?:in )?(?:1\d{3}|20\d{2})", plain):
+    if _SHAPE_OF_YEAR.fullmatch(plain):
         return "year"
-    if re.fullmatch(r"[\d\s]*\d[\d\s]*(?:st|nd|rd|th)?", plain) or (
+    if _SHAPE_OF_NUMBER.fullmatch(plain) or (
         0 < len(words) <= 3 and all(map(_NUMBER_WORD.fullmatch, words))
     ):
         return "number"
@@ -83,9 +85,9 @@ def answer_type(answer: str, question: str) -> str:
         return shape
     asked = question[:_HEAD].lower().replace("’", "'").strip(" \"'")
     plain = answer.lower()
-    numeric = any(char.isdigit() for char in plain) or _NUMBER_WORD.search(plain) is not None
     if _ASKS_NUMBER.search(asked):
-        return "number" if numeric else "other"
+        is_numeric = any(map(str.isdigit, plain)) or _NUMBER_WORD.search(plain) is not None
+        return "number" if is_numeric else "other"
     if _ASKS_YEAR.search(asked) and (_ASKS_YEAR.match(asked) or not _ASKS_PERSON.match(asked)):
         return "year" if _YEAR.search(plain) or _MONTH.search(plain) else "other"
     if shape != "other":

@@ -4,12 +4,13 @@ fields.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.prompts.cells import field_key, unpack
 from anchorlens.prompts.delimited import ONE_COLUMN
-from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows
+from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows, read_answers
 from anchorlens.warn import warn
 
 _TABLE = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
@@ -69,9 +70,9 @@ def _all_text(names: Iterable[object]) -> bool:
 
 def _field_names(rows: Iterable[Row]) -> list[str]:
     """Return the fields of all rows, in order of first occurrence."""
-    names: dict[str, None] = {}
+    names: dict[str, Any] = {}
     for row in rows:
-        names |= dict.fromkeys(row)
+        names.update(row)
     return list(names)
 
 
@@ -197,6 +198,21 @@ def split_answers(rows: Sequence[Row], schema: Schema, separator: object, source
                 aliases[field] = row[field].split(separator)
         split.append({**row, **aliases})
     return split
+
+
+def warn_of_two_answers(rows: Sequence[Row], schema: Schema, source: str) -> None:
+    """Warn once if rows have two columns of answers, and the one that is not read has others."""
+    for where, row in number_rows(rows, source):
+        names = [name for name in schema.answers if name in row]
+        if len(names) < 2:
+            continue
+        read, ignored = names[:2]
+        if set(read_answers(row[ignored], where)) - set(read_answers(row[read], where)):
+            warn(
+                f"{where}: {read!r} is read, but {ignored!r} has another answer. Remove the column"
+                f" that is not meant, or pass columns={{'answers': ...}}."
+            )
+            return
 
 
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:

@@ -26,6 +26,7 @@ from anchorlens.questions.columns import (
     rename_columns,
     split_answers,
     warn_of_cells,
+    warn_of_two_answers,
 )
 from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pool_answers, question_id
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 
 # Most characters of a question; no model of this package reads more, and its words take seconds.
 _MOST_CHARACTERS = 100_000
+# One encoder for all rows: json.dumps makes one for each.
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
+)
 _NO_ANNOTATION = "If these columns are no annotation, remove them, or pass spans='rules'."
 
 
@@ -193,7 +198,7 @@ def known_datasets() -> tuple[KnownDataset, ...]:
 
 def canonical(row: Row) -> str:
     """Return a row as JSON with sorted keys and without spaces, the input of hashes."""
-    return json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return _CANONICAL.encode(row)
 
 
 def _hash(text: str) -> str:
@@ -202,10 +207,10 @@ def _hash(text: str) -> str:
 
 
 def _example_ids(
-    records: Sequence[Record], hashes: Sequence[str], schema: Schema, source: str
+    records: Sequence[Record], texts: Sequence[str], schema: Schema, source: str
 ) -> list[str]:
     """Return unique ids of the rows: the file's ids if they are unique, else row number and
-    hash.
+    hash of its canonical text.
     """
     file_ids = [record.file_id for record in records]
     counts = Counter(file_id for file_id in file_ids if file_id is not None)
@@ -217,7 +222,7 @@ def _example_ids(
             " Make them unique, or remove the id field to number the rows."
         )
     if repeated or None in file_ids:
-        return [f"{i:06d}-{digest[:8]}" for i, digest in enumerate(hashes)]
+        return [f"{i:06d}-{_hash(text)[:8]}" for i, text in enumerate(texts)]
     return [str(file_id) for file_id in file_ids]
 
 
@@ -325,6 +330,7 @@ def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | N
     rows = match_names(rename_columns(unfolded, columns, schema, source, raw.unread), schema)
     check_fields(rows, schema, source, own=origin.own, unread=raw.unread)
     if origin.own:
+        warn_of_two_answers(rows, schema, source)
         rows = remove_topics(resolve_choices(rows, schema, source), source)
         rows = split_answers(rows, schema, sep, source)
         warn_of_cells(rows, schema, source)
@@ -438,17 +444,15 @@ def load_qa(
     rows = _read(raw, origin, own_columns, answers_sep)
     source = origin.source
     texts: list[str] = []
-    hashes: list[str] = []
     places: list[str] = []
     records: list[Record] = []
     for number, row in enumerate(rows, start=1):
         text = canonical(row)
         place = f"{source}, row {number}"
         texts.append(text)
-        hashes.append(_hash(text))
         places.append(place)
         records.append(read_row(row, origin.schema, place))
-    ids = _example_ids(records, hashes, origin.schema, source)
+    ids = _example_ids(records, texts, origin.schema, source)
     found: list[Example | Dropped] = []
     for record, example_id, place in zip(records, ids, places, strict=True):
         found.append(_example(record, example_id, origin.name, finder, place))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import DataError
@@ -43,7 +43,10 @@ class Schema:
 
     def answer_field(self, row: Row) -> str | None:
         """Return the field of a row that has its answers; None if there is none."""
-        return next((name for name in self.answers if name in row), None)
+        for name in self.answers:
+            if name in row:
+                return name
+        return None
 
 
 SCHEMAS = {
@@ -68,8 +71,7 @@ SCHEMAS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """Row of a question set with converted fields; ``fault`` describes an invalid annotation."""
 
     question: str
@@ -97,9 +99,11 @@ def number_rows(rows: Iterable[Row], source: str) -> Iterator[tuple[str, Row]]:
 def _first_text(row: Row, fields: Sequence[str], where: str) -> str | None:
     """Return the first field that is not missing."""
     for field in fields:
-        text = cell_text(row.get(field), where, field)
-        if text is not None:
-            return text
+        # Most fields are missing in most rows.
+        if (value := row.get(field)) is not None:
+            text = cell_text(value, where, field)
+            if text is not None:
+                return text
     return None
 
 
@@ -138,7 +142,8 @@ def _aliases(value: object) -> list[object]:
 
 def _first_answers(row: Row, fields: Sequence[str], where: str) -> tuple[str, ...]:
     for field in fields:
-        answers = read_answers(row.get(field), where, field)
+        value = row.get(field)
+        answers = () if value is None else read_answers(value, where, field)
         if answers:
             return answers
     return ()

@@ -70,6 +70,8 @@ def _list_row(row: object, number: int) -> Mapping[Any, Any]:
     """Return a row of a list as a dictionary; ``number`` counts from 1."""
     if isinstance(row, Mapping):
         return row
+    if isinstance(row, tuple) and hasattr(row, "_asdict"):  # frame.itertuples(): names decide
+        return row._asdict()
     if (
         isinstance(row, tuple | list)
         and len(row) == 2

@@ -3,11 +3,14 @@ time.
 """
 
 import copy
+import os
+import resource
 from datetime import datetime
 
 import pytest
-from jinja2 import TemplateError
 
+from anchorlens.errors import InputError
+from anchorlens.prompts import chat_process, chat_template
 from anchorlens.prompts.chat_template import Clock, render_chat
 from tests.prompts.clocks import set_time
 from tests.tokenizers_small import CHAT, small_tokenizer
@@ -88,14 +91,115 @@ def test_a_template_that_does_not_read_the_clock(template):
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "reason"),
     [
-        "{{ raise_exception('roles must alternate') }}",
-        "{{ strftime_now(5) }}",
-        "{{ strftime_now('%d') ",
+        ("{{ raise_exception('roles must alternate') }}", "(roles must alternate)"),
+        ("{{ raise_exception('\x1b[31m\n\u202e') }}", "[31m"),
+        ("{{ strftime_now(5) }}", "the format 5"),
+        ("{{ strftime_now('%d') ", "end of"),
+        ("{{ 1 + 'a' }}", "TypeError"),
+        ("{{ '\\ud800' }}", "UnicodeEncodeError"),
+        ({"tool_use": "x"}, "multiple chat templates"),
     ],
 )
-def test_errors_of_a_template_are_raised(template):
+def test_errors_of_a_template_are_one_error(template, reason):
     """Its own error; a format that is no text, which transformers refuses too; bad syntax."""
-    with pytest.raises((TemplateError, TypeError)):
-        render_chat(tokenizer_with(template + "{# strftime_now #}"), TURNS, Clock())
+    assert_refused(template, reason)
+
+
+def assert_refused(template, reason=""):
+    """Assert that a template ends with one error with the template's tokenizer and the cure."""
+    tokenizer = tokenizer_with(template)
+    tokenizer.name_or_path = "some/model"
+    with pytest.raises(InputError) as caught:
+        render_chat(tokenizer, TURNS, Clock())
+    text = str(caught.value)
+    assert text.startswith("prompt='chat': the chat template of some/model cannot be used (")
+    assert reason in text and text.isprintable() and "Use prompt='qa'" in text, text
+    assert len(text) < 600
+
+
+ENDLESS = {
+    "range": "{% for i in range(10**9) %}{% endfor %}",
+    "loops": ("{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}"),
+    "macros": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+    ),
+    "number": "{{ 10 ** (10 ** 9) }}",
+    "clock": "{% for i in range(10**5) %}{{ strftime_now('%d' ~ i) }}{% endfor %}",
+    "question": "{% if 'Who' in messages[0].content %}{{ lipsum(10**9) }}{% endif %}" + CHAT,
+}
+LARGE = {
+    "times": "{{ 'a' * 10**9 }}",
+    "unused": "{% set x = 'a' * 10**9 %}" + CHAT,
+    "doubled": (
+        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}"
+        "{% endfor %}{{ n.x }}"
+    ),
+    "format": "{{ '%1000000000d' % 1 }}",
+    "filter": "{{ 'a' | center(10**9) }}",
+    "list": "{{ ([0] * 10**9) | length }}",
+    "text": "{{ 'a' * 10**7 }}",
+    "error": "{{ raise_exception('a' * 10**8) }}",
+    "macro": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "brackets": "{{ " + "(" * 100_000 + " }}",
+    "blocks": "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
+}
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Process that ends after half a second of computing."""
+    process = chat_process.ChatProcess(seconds=0.5)
+    yield process
+    process.stop()
+
+
+FAST = {"loops", "question", "times", "unused", "macro"}
+SLOW = [name for name in (*ENDLESS, *LARGE) if name not in FAST]
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(FAST), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_a_template_that_does_not_end_or_fills_the_memory_is_one_error(name, quick, monkeypatch):
+    """The next template is rendered as before, and this process does not grow."""
+    monkeypatch.setattr(chat_template, "CHAT_PROCESS", quick)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert_refused((ENDLESS | LARGE)[name])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    assert render_chat(tokenizer_with("fine"), TURNS, Clock()) == "fine"
+
+
+def test_an_interrupted_rendering_leaves_no_reply_behind(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_process, "_exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            render_chat(tokenizer_with("first"), TURNS, Clock())
+    assert render_chat(tokenizer_with("second"), TURNS, Clock()) == "second"
+    ended = chat_process.CHAT_PROCESS._process
+    assert ended is not None
+    ended.kill()
+    ended.wait()
+    assert render_chat(tokenizer_with("third"), TURNS, Clock()) == "third"
+
+
+def test_a_fork_does_not_read_the_replies_of_its_parent():
+    """A fork starts a process of its own."""
+    assert render_chat(tokenizer_with("parent"), TURNS, Clock()) == "parent"
+    mine = chat_process.CHAT_PROCESS._process
+    child = os.fork()
+    if not child:
+        try:
+            same = render_chat(tokenizer_with("child"), TURNS, Clock()) != "child"
+            same = same or chat_process.CHAT_PROCESS._process is mine
+            chat_process.CHAT_PROCESS.stop()
+        except BaseException:  # noqa: BLE001 - a fork of the tests ends here
+            same = True
+        os._exit(int(same))
+    assert os.waitpid(child, 0)[1] == 0
+    assert render_chat(tokenizer_with("again"), TURNS, Clock()) == "again"
+    assert chat_process.CHAT_PROCESS._process is mine

@@ -4,19 +4,22 @@ error, or a dropped row.
 
 import gzip
 import os
+import resource
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 import anchorlens as al
 from anchorlens.errors import DataError, InputError
-from anchorlens.prompts import decode_file
+from anchorlens.prompts import arrow_columns, decode_file
 from tests.questions.make import refused
 
 MEGABYTE = 1 << 20
@@ -27,7 +30,8 @@ PAIRS = {"clean": ["The sky is"] * 20, "corrupted": ["The sea is"] * 20}
 @pytest.fixture
 def little_memory(monkeypatch):
     """Free memory for 8 MB of data."""
-    monkeypatch.setattr(decode_file, "most_bytes", lambda: 8 * MEGABYTE)
+    for module in (decode_file, arrow_columns):
+        monkeypatch.setattr(module, "most_bytes", lambda: 8 * MEGABYTE)
 
 
 def test_what_is_no_regular_file_is_refused_without_reading_it(tmp_path):
@@ -100,6 +104,94 @@ def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path, little_memory):
     rows = parquet(tmp_path / "rows.parquet", question=pyarrow.nulls(10**7, pyarrow.string()))
     with refused(DataError, "GB of data, but at most"):
         al.load_qa(rows)
+
+
+def lists_of(values: Any, n_rows: int = 20) -> pyarrow.Array:
+    """Return rows of lists of equally many of the values."""
+    ends = [len(values) // n_rows * row for row in range(n_rows + 1)]
+    return pyarrow.ListArray.from_arrays(pyarrow.array(ends, pyarrow.int32()), values)
+
+
+N_NUMBERS = 10**7
+REPEATED: dict[str, Callable[[], Any]] = {
+    "integers": lambda: lists_of(pyarrow.array(numpy.zeros(N_NUMBERS, numpy.int64))),
+    "booleans": lambda: lists_of(pyarrow.array(numpy.zeros(4 * N_NUMBERS, bool))),
+    "nulls": lambda: lists_of(pyarrow.nulls(N_NUMBERS, pyarrow.int32())),
+    "texts": lambda: lists_of(
+        pyarrow.DictionaryArray.from_arrays(numpy.zeros(N_NUMBERS, numpy.int8), ["x"])
+    ),
+    "lists": lambda: lists_of(lists_of(pyarrow.array(numpy.zeros(N_NUMBERS, numpy.int8)), 200)),
+    "objects": lambda: pyarrow.StructArray.from_arrays(
+        [lists_of(pyarrow.array(numpy.zeros(N_NUMBERS, numpy.float64)))], ["value"]
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [one if one == "integers" else pytest.param(one, marks=pytest.mark.slow) for one in REPEATED],
+)
+def test_repeated_numbers_cannot_fill_the_memory(tmp_path, little_memory, monkeypatch, name):
+    """Numbers that repeat are stored as one run: 20 lists of half a million of them in 3 kB. They
+    are decoded with bounded memory first.
+    """
+    monkeypatch.setattr(arrow_columns, "_REHEARSAL_BYTES", 1 << 26)
+    table = {"question": QUESTIONS["question"], "answers": REPEATED[name]()}
+    path = parquet(tmp_path / f"{name}.parquet", **table)
+    assert path.stat().st_size < 10**5
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with refused(DataError, "GB of data"):
+        al.load_qa(path)
+    with refused(DataError, "GB of data"):
+        al.load_pairs(path, columns={"clean": "answers", "corrupted": "answers"})
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
+def test_rows_of_equal_numbers_cannot_fill_the_memory(tmp_path, little_memory):
+    zeros = pyarrow.array(numpy.zeros(N_NUMBERS, numpy.int8))
+    with refused(DataError, "GB of data, but at most"):
+        al.load_qa(parquet(tmp_path / "rows.parquet", question=zeros, answers=zeros))
+    token_ids = {"clean": [[1, 2, 3]] * 20, "corrupted": [[1, 5, 3]] * 20}
+    assert len(al.load_pairs(parquet(tmp_path / "ids.parquet", **token_ids))) == 20
+
+
+def test_a_row_count_that_is_too_small_is_not_believed(tmp_path, little_memory):
+    """The row groups count their own rows."""
+    path = parquet(tmp_path / "rows.parquet", question=pyarrow.nulls(10**7, pyarrow.string()))
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    count = b"\x80\xda\xc4\x09"  # 10**7 as zigzag varint
+    assert pyarrow.parquet.read_metadata(path).num_rows == 10**7
+    for n_replaced in (1, 2, 3):
+        false = content[footer:].replace(count, b"\xa8\x80\x80\x00", n_replaced)
+        path.write_bytes(content[:footer] + false)
+        with refused(DataError, "rows.parquet"):
+            al.load_qa(path)
+
+
+OTHER_FILES: dict[str, tuple[str | bytes, str]] = {
+    "deep.json": ('[{"question": "Who?", "answers": ' + "[" * 10**6, "nested too deeply"),
+    "deep.jsonl": ('{"question": "Who?", "answers": ' + '{"a":' * 10**5, "nested too deeply"),
+    "digits.json": ('[{"question": "Who?", "answers": ' + "9" * 10**6 + "}]", "too long"),
+    "exponent.json": ('[{"question": "Who?", "answers": 1e999999999}]', "finite number"),
+    "fraction.json": ('[{"question": "W?", "answers": -0.' + "9" * 10**6 + "e999999}]", "finite"),
+    "digits.csv": ("question,answers,popularity\nW?,x," + "9" * 10**5, "must be a number"),
+    "zip.csv": (b"PK\x03\x04" + b"\0" * 100, "is a zip archive or a workbook. Unpack it"),
+    "book.xlsx": (b"PK\x03\x04" + b"\0" * 100, "Save the sheet as csv"),
+    "table.feather": (b"ARROW1\0\0", "'.feather' is not supported"),
+    "long.csv": ("question,answers\nWho?," + "x" * 140_000, "longer than 131,072 characters"),
+    "quoted.csv": ('question,answers\nWho?,"' + "x" * 140_000, "longer than 131,072 characters"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_deep_and_long_values_are_one_error(tmp_path, name):
+    content, message = OTHER_FILES[name]
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    start = time.process_time()
+    with refused(DataError, message):
+        al.load_qa(tmp_path / name)
+    assert time.process_time() - start < 5
 
 
 def test_columns_that_no_schema_names_are_not_decoded(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from collections import namedtuple
 
 import datasets
 import pandas
@@ -242,3 +243,31 @@ def test_a_separator_splits_answers_in_one_text_and_no_list(tmp_path, kind):
 def test_a_separator_that_is_no_text_is_refused(unchecked, separator):
     with refused(InputError, f"answers_sep={separator!r}: must be", "answers_sep"):
         load_qa(OWN, answers_sep=separator)
+
+
+def test_named_tuples_are_read_by_their_names():
+    """As ``frame.itertuples()`` gives them, in any order of columns."""
+    row = {"answers": "Austen", "note": "x", "question": "Who wrote Emma?"}
+    frame = pandas.DataFrame([row])
+    (plain,) = load_qa([row]).examples
+    for columns in (["answers", "question"], ["question", "answers"], [*row]):
+        for index in (True, False):
+            rows = list(frame[columns].itertuples(index=index))
+            assert load_qa(rows).examples[0].answers == plain.answers == ("Austen",)
+    Pair = namedtuple("Pair", ["answers", "question"])
+    assert load_qa([Pair("Austen", "Who wrote Emma?")]).examples[0].question == plain.question
+    with refused(DataError, "lacks question"):
+        load_qa([namedtuple("Pair", ["text", "answers"])("Who wrote Emma?", "Austen")])
+    with refused(DataError, "lacks question"):
+        load_qa(list(frame.rename(columns={"question": "the question"}).itertuples()))
+
+
+def test_two_columns_of_answers_that_differ_are_warned_of():
+    row = {"question": "Who wrote Emma?", "answers": ["Austen", "Jane Austen"]}
+    with pytest.warns(UserWarning, match="'answers' is read, but 'answer' has another answer"):
+        data = load_qa([{**row, "answer": "Austen"}, {**row, "answer": "Charlotte Bronte"}])
+    assert data.examples[0].answers == ("Austen", "Jane Austen")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_qa([{**row, "answer": "Austen"}, {**row, "answer": None}, row])
+        load_qa([{**row, "answers": '["Austen", "Jane"]', "answer": '["Jane"]'}])
