@@ -70,8 +70,9 @@ def _list_row(row: object, number: int) -> Mapping[Any, Any]:
     """Return a row of a list as a dictionary; ``number`` counts from 1."""
     if isinstance(row, Mapping):
         return row
-    if isinstance(row, tuple) and hasattr(row, "_asdict"):  # frame.itertuples(): names decide
-        return row._asdict()
+    names = getattr(row, "_fields", None)
+    if isinstance(row, tuple) and names is not None:  # frame.itertuples(): names decide
+        return dict(zip(names, row, strict=True))
     if (
         isinstance(row, tuple | list)
         and len(row) == 2
