@@ -87,7 +87,7 @@ class Choices(Kind):
 
     Attributes:
         names: Allowed names.
-        noun: What a name is called in messages.
+        noun: Noun for one name in messages.
         none: Argument that stands for no name, such as ``n_null_donors=0``.
     """
 

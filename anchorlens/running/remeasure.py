@@ -189,7 +189,7 @@ def _load(
     return adapt(lens_model), checks
 
 
-def stored_specification(
+def restore_specification(
     result: SweepResult, callables: Mapping[str, Callable[..., Any]]
 ) -> Specification:
     """Return the specification without user functions that only chose inputs, because inputs are
@@ -250,7 +250,7 @@ class _Stored:
         Raise RunError if the run directory lacks one of them or has a wrong token.
         """
         protocol = measurement_of(result.protocol.name)
-        spec = stored_specification(result, callables)
+        spec = restore_specification(result, callables)
         if "clock" in result.record:
             spec = spec.fix_clock(result.record["clock"])
         if problem := compare_tokens(adapter, protocol, result):

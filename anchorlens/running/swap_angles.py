@@ -22,7 +22,7 @@ from anchorlens.protocols.base import Recheckable
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.remeasure import stored_specification
+from anchorlens.running.remeasure import restore_specification
 
 # Site -> number of blocks above the layer whose first norm reads the site.
 _READ_BY = {"resid_pre": 0, "resid_post": 1}
@@ -59,7 +59,7 @@ def swap_angles(model: Any, sweep: SweepResult, *, batch_size: int | None = None
             argument="sweep",
         )
     adapter = adapt(as_lens_model(model))
-    spec: Any = stored_specification(sweep, {})
+    spec: Any = restore_specification(sweep, {})
     measurement = measurement_of("swap")
     assert isinstance(measurement, Recheckable)
     inputs: Any = measurement.from_run(adapter, spec, StoredInputs(sweep))
