@@ -15,6 +15,7 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import Reader
+from anchorlens.garbage import pause_collection
 from anchorlens.measure.budget import MemoryBudget, SweepPlan, halves
 from anchorlens.measure.directions import count_directions, direction_bytes
 from anchorlens.measure.patched_pairs import Pair
@@ -220,6 +221,7 @@ class PairGeometries:
         return PassGeometry(map(self.of, batch.pairs), prefix=self.prefix).size()
 
 
+@pause_collection()
 def plan_swaps(
     engine: Engine,
     pairs: Sequence[Pair[Any]],

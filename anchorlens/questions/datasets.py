@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anchorlens.display import as_int, escape_hidden, list_counts, short_repr, shorten
 from anchorlens.errors import DataError, InputError, SpanError
 from anchorlens.fingerprint import callable_name, fingerprint
+from anchorlens.garbage import pause_collection
 from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
 from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
@@ -351,6 +352,7 @@ def _draw(limit: object, seed: object) -> tuple[int | None, int]:
     return n, seed_number
 
 
+@pause_collection()
 def load_qa(
     name: QASource | None = None,
     path: str | os.PathLike[str] | None = None,

@@ -67,7 +67,7 @@ class TokenRow(TokenizedPrompt):
             "span_source": example.span_source,
         }
 
-    @property
+    @cached_property
     def answer_ids(self) -> tuple[int, ...]:
         """Token ids of the exact answer."""
         return tuple(self.ids[p] for p in self.positions["answer"])

@@ -13,6 +13,7 @@ from typing_extensions import override
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.errors import EmptySweepError, InputError, RunError
+from anchorlens.garbage import pause_collection
 from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.probing.cross_fitting import CrossFittedProbes
@@ -197,7 +198,8 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
         )
         pairs = tuple(maker.with_statistic(rows.rows, statistics))
     else:
-        pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
+        with pause_collection():
+            pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
     dropped += maker.dropped
     _check_pairs(pairs, dropped, spec, where)
     requested = spec.layers_of(context.adapter.n_layers)
