@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchorlens.errors import InputError
 from anchorlens.models.devices import half_in_float32, half_on_cpu, is_onednn_faster
 
 # Tokens per MLP product: inner activations are the widest of a block, and a slice stays in the
@@ -100,6 +101,18 @@ class Block(ABC):
         """Compute the attention output that is added to the residual stream."""
 
     @abstractmethod
+    def head_shares(self, z: Heads) -> Float[Tensor, "token head d_model"]:
+        """Compute what each head adds to the residual stream, in float32; the bias of the output
+        belongs to no head.
+
+        Where a norm follows attention, a head's share is its part of the normed output, at the
+        norm's scale for the heads together.
+
+        Raises:
+            InputError: If the norm behind attention subtracts a mean, so that it has no shares.
+        """
+
+    @abstractmethod
     def mlp_out(self, x: Tokens) -> Tokens | None:
         """Compute the MLP output that is added to the residual stream; None for blocks without an
         MLP.
@@ -117,9 +130,11 @@ class Block(ABC):
             _ = at.copy_(mid) if mlp is None else torch.add(mid, mlp, out=at)
 
     def rotate_(self, x: Float[Tensor, "*token head d_head"], angles: Angles | None) -> Tensor:
-        """Rotate queries or keys in place."""
+        """Rotate queries or keys, in place unless gradients are recorded."""
         if angles is None:
             return x
+        if torch.is_grad_enabled() and x.requires_grad:
+            return self._rotated(x, angles)
         cos, sin = angles
         width = cos.shape[-1]
         if self.adjacent_pairs:
@@ -135,6 +150,20 @@ class Block(ABC):
         right.mul_(cos[..., two]).addcmul_(left, sin[..., two])
         left.copy_(turned)
         return x
+
+
+    def _rotated(self, x: Float[Tensor, "*token head d_head"], angles: Angles) -> Tensor:
+        """Rotate queries or keys into a new tensor, for gradients."""
+        cos, sin = angles
+        width = cos.shape[-1]
+        turned = x[..., :width]
+        if self.adjacent_pairs:
+            pairs = turned.unflatten(-1, (-1, 2))
+            crossed = torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2)
+        else:
+            left, right = turned.chunk(2, -1)
+            crossed = torch.cat([-right, left], -1)
+        return torch.cat([turned * cos + crossed * sin, x[..., width:]], -1)
 
 
 class Blocks:
@@ -178,6 +207,10 @@ def norm(
     dtype = x.dtype
     shape = x.shape[-1:]
     wide = x if dtype in (torch.float32, torch.float64) else x.float()
+    if not centred and torch.is_grad_enabled() and wide.requires_grad:
+        mean_square = wide.pow(2).mean(-1, keepdim=True)
+        out = (wide * (mean_square + eps).rsqrt()).to(dtype)
+        return out if weight is None else out * weight
     if not centred:
         # Faster than F.rms_norm on a CPU, which stores the squares.
         square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(shape[0])
@@ -187,6 +220,43 @@ def norm(
     if weight is None:
         return out
     return out * weight if bias is None else torch.addcmul(bias.to(dtype), out, weight.to(dtype))
+
+
+def normed_shares(
+    parts: Float[Tensor, "token head d_model"],
+    total: Float[Tensor, "token d_model"],
+    apply: Callable[[Tokens], Tokens],
+) -> Float[Tensor, "token head d_model"]:
+    """Return the shares of parts in the norm of their total, at the scale of the total.
+
+    Args:
+        parts: Parts, in float32.
+        total: Their sum, with a bias where there is one, in the dtype of the model.
+        apply: RMS norm.
+
+    Raises:
+        InputError: If the norm is not a scale of each token times a weight.
+    """
+    normed = apply(total).float()
+    # An RMS norm turns ones into its weight, up to a factor that is part of the scale below.
+    weight = apply(torch.ones_like(total[:1])).float()
+    weighted = total.float() * weight
+    scale = (normed * weighted).sum(-1, keepdim=True)
+    scale = scale / (weighted * weighted).sum(-1, keepdim=True).clamp(min=1e-30)
+    rounding = 1e-4 if total.dtype in (torch.float32, torch.float64) else 2e-2
+    if (normed - scale * weighted).norm() > rounding * normed.norm():
+        raise InputError(
+            "The norm behind attention subtracts a mean, so heads have no shares of its output."
+            " Edges from heads are not defined for this model."
+        )
+    return parts * weight[:, None] * scale[:, None]
+
+
+def gated(
+    gate: Float[Tensor, "token d_mlp"], inner: Float[Tensor, "token d_mlp"]
+) -> Float[Tensor, "token d_mlp"]:
+    """Multiply the inside of an MLP by its gate, in place unless gradients are recorded."""
+    return gate * inner if torch.is_grad_enabled() else gate.mul_(inner)
 
 
 def apply_in_slices(x: Tokens, function: Callable[[Tokens], Tokens]) -> Tokens:

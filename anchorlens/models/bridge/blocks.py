@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from einops import rearrange
+from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
@@ -47,7 +47,9 @@ from anchorlens.models.blocks import (
     Keys,
     Tokens,
     apply_in_slices,
+    gated,
     norm,
+    normed_shares,
     over_all_heads,
     product,
     times,
@@ -256,7 +258,7 @@ class BridgeBlock(Block):
             if "k_norm" in attn.submodules:
                 k = self._norm_heads(partial(apply_norm, attn.k_norm), k)
         if self.clip is not None:
-            q, k, v = (each.clamp_(-self.clip, self.clip) for each in (q, k, v))
+            q, k, v = (each.clamp(-self.clip, self.clip) for each in (q, k, v))
         return q, k, v
 
     @override
@@ -279,6 +281,23 @@ class BridgeBlock(Block):
     def attn_out(self, z: Heads) -> Tokens:
         out = _project(self.attn.o, rearrange(z, "token head d_head -> token (head d_head)"))
         return self._apply_post_norms(out, "ln1")
+
+    @override
+    def head_shares(self, z: Heads) -> Float[Tensor, "token head d_model"]:
+        weight, bias = _weights(self.attn.o)
+        by_head = rearrange(
+            weight, "(head d_head) d_model -> head d_head d_model", d_head=self.d_head
+        )
+        parts = einsum(
+            z.float(), by_head.float(), "token head d_head, head d_head d_model -> token head d_model"
+        )
+        name = "ln1" if self.norms_after else "ln1_post"
+        if name not in self.block.submodules:
+            return parts
+        total = parts.sum(1) if bias is None else parts.sum(1) + bias.float()
+        return normed_shares(
+            parts, total.to(z.dtype), lambda out: self._apply_post_norms(out, "ln1")
+        )
 
     @override
     def mlp_out(self, x: Tokens) -> Tokens | None:
@@ -394,7 +413,7 @@ def _mlp(mlp: Any) -> Callable[[Tokens], Tokens]:
     def run_products(normed: Tokens) -> Tokens:
         (w_in, b_in), (w_out, b_out), *gate = weights
         inner = times(normed, w_in, b_in)
-        inner = act(times(normed, *gate[0])).mul_(inner) if gate else act(inner)
+        inner = gated(act(times(normed, *gate[0])), inner) if gate else act(inner)
         return times(inner, w_out, b_out)
 
     return run_products

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
-from einops import rearrange
+from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
@@ -26,7 +26,9 @@ from anchorlens.models.blocks import (
     Keys,
     Tokens,
     apply_in_slices,
+    gated,
     norm,
+    normed_shares,
     over_all_heads,
     product,
     times,
@@ -166,7 +168,7 @@ class HookedBlock(Block):
                 q = over_all_heads(partial(_apply_norm, attn.q_norm), q)
                 k = over_all_heads(partial(_apply_norm, attn.k_norm), k)
         if cfg.clip_qkv is not None:
-            q, k, v = (each.clamp_(-cfg.clip_qkv, cfg.clip_qkv) for each in (q, k, v))
+            q, k, v = (each.clamp(-cfg.clip_qkv, cfg.clip_qkv) for each in (q, k, v))
         return q, k, v
 
     @override
@@ -202,6 +204,21 @@ class HookedBlock(Block):
         return self._apply_post_norms(out, "ln1")
 
     @override
+    def head_shares(self, z: Heads) -> Float[Tensor, "token head d_model"]:
+        attn = self.block.attn
+        parts = einsum(
+            z.float(),
+            attn.W_O.float(),
+            "token head d_head, head d_head d_model -> token head d_model",
+        )
+        if not self.norms_after and not self.block.cfg.use_normalization_before_and_after:
+            return parts
+        total = parts.sum(1) + attn.b_O.float()
+        return normed_shares(
+            parts, total.to(z.dtype), lambda out: self._apply_post_norms(out, "ln1")
+        )
+
+    @override
     def mlp_out(self, x: Tokens) -> Tokens | None:
         block = self.block
         mlp = getattr(self.block, "mlp", None)
@@ -221,7 +238,7 @@ class HookedBlock(Block):
         ):
             return mlp(normed[None])[0]
         if isinstance(mlp, GatedMLP):
-            inner = mlp.act_fn(times(normed, mlp.W_gate)).mul_(times(normed, mlp.W_in))
+            inner = gated(mlp.act_fn(times(normed, mlp.W_gate)), times(normed, mlp.W_in))
             inner = inner.add_(mlp.b_in) if self.biased[4] else inner
         else:
             inner = mlp.act_fn(times(normed, mlp.W_in, mlp.b_in))

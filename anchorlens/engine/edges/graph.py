@@ -1,0 +1,196 @@
+"""The graph of a model: senders that add to the residual stream, and receivers that read it.
+
+Senders are the embedding, attention heads and MLPs. Receivers are the queries, keys and values of
+heads, the MLPs and the logits. An edge connects a sender to a receiver that reads the stream behind
+it (METHOD 4b). Under grouped queries a key or value belongs to a group of query heads and has the
+number of its key/value head.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from anchorlens.errors import InputError, did_you_mean
+
+EMBED = "embed"
+HEAD = "head"
+MLP = "mlp"
+LOGITS = "logits"
+ATTENTION_INPUTS = ("q", "k", "v")
+ARROW = " -> "
+
+_NAME = re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)(?:\.(?P<input>[qkv]))?$|m(?P<mlp>\d+)$")
+# Words that stand for several nodes, and the patterns of their names.
+_GROUPS = {
+    "all": ("*",),
+    "heads": ("a*",),
+    "mlps": ("m*",),
+    "q": ("*.q",),
+    "k": ("*.k",),
+    "v": ("*.v",),
+}
+
+
+class Node(NamedTuple):
+    """Sender or receiver.
+
+    Attributes:
+        kind: ``embed``, ``head`` or ``mlp`` of a sender; ``q``, ``k``, ``v``, ``mlp`` or ``logits``
+            of a receiver.
+        layer: Layer; 0 for the embedding, the number of layers for the logits.
+        head: Head, or key/value head for ``k`` and ``v``; -1 for other kinds.
+    """
+
+    kind: str
+    layer: int
+    head: int = -1
+
+    @property
+    def name(self) -> str:
+        """Name in outputs: ``embed``, ``a5.h3``, ``m4``, ``a9.h1.q``, ``logits``."""
+        if self.kind in (EMBED, LOGITS):
+            return self.kind
+        if self.kind == MLP:
+            return f"m{self.layer}"
+        name = f"a{self.layer}.h{self.head}"
+        return name if self.kind == HEAD else f"{name}.{self.kind}"
+
+
+class Edge(NamedTuple):
+    """Edge of the graph: what ``sender`` adds to the stream, as ``receiver`` reads it."""
+
+    sender: Node
+    receiver: Node
+
+    @property
+    def name(self) -> str:
+        """Name in outputs: ``a5.h3 -> a9.h1.q``."""
+        return f"{self.sender.name}{ARROW}{self.receiver.name}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes and edges of a model.
+
+    Attributes:
+        n_layers: Number of layers.
+        n_heads: Number of query heads of a layer.
+        n_kv_heads: Number of key/value heads of a layer.
+        has_mlps: Whether blocks have an MLP.
+        parallel: Whether attention and MLP of a block both read the stream before it.
+
+    Examples:
+        >>> graph = Graph(n_layers=2, n_heads=2, n_kv_heads=1)
+        >>> len(graph.senders), len(graph.receivers)
+        (7, 11)
+        >>> graph.edge("a0.h1 -> a1.h0.q")
+        Edge(sender=Node(kind='head', layer=0, head=1), receiver=Node(kind='q', layer=1, head=0))
+    """
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    has_mlps: bool = True
+    parallel: bool = False
+
+    @property
+    def senders(self) -> tuple[Node, ...]:
+        """All senders, in order of computation."""
+        out = [Node(EMBED, 0)]
+        for layer in range(self.n_layers):
+            out += [Node(HEAD, layer, head) for head in range(self.n_heads)]
+            out += [Node(MLP, layer)] if self.has_mlps else []
+        return tuple(out)
+
+    @property
+    def receivers(self) -> tuple[Node, ...]:
+        """All receivers, in order of computation."""
+        out: list[Node] = []
+        for layer in range(self.n_layers):
+            out += [Node("q", layer, head) for head in range(self.n_heads)]
+            for kind in ("k", "v"):
+                out += [Node(kind, layer, head) for head in range(self.n_kv_heads)]
+            out += [Node(MLP, layer)] if self.has_mlps else []
+        return (*out, Node(LOGITS, self.n_layers))
+
+    def is_edge(self, sender: Node, receiver: Node) -> bool:
+        """Return whether a receiver reads the stream behind a sender."""
+        if sender.kind == EMBED or receiver.kind == LOGITS:
+            return True
+        in_same_block = receiver.kind == MLP and sender.kind == HEAD and not self.parallel
+        return sender.layer < receiver.layer or (in_same_block and sender.layer == receiver.layer)
+
+    def edges(self, senders: Iterable[Node], receivers: Iterable[Node]) -> tuple[Edge, ...]:
+        """Return the edges between some nodes, in order of the receivers."""
+        some = tuple(senders)
+        out: list[Edge] = []
+        for receiver in receivers:
+            out += [Edge(sender, receiver) for sender in some if self.is_edge(sender, receiver)]
+        return tuple(out)
+
+    def edge(self, name: str) -> Edge:
+        """Return the edge of a name.
+
+        Raises:
+            InputError: If the model has no edge of this name.
+        """
+        parts = [part.strip() for part in name.split("->")]
+        if len(parts) == 2:
+            sender = parse_node(parts[0])
+            receiver = parse_node(parts[1])
+            is_known = sender in self.senders and receiver in self.receivers
+            if is_known and self.is_edge(sender, receiver):
+                return Edge(sender, receiver)
+        raise InputError(
+            f"edge={name!r}: not in this model, which has {self.n_layers} layers, {self.n_heads}"
+            f" heads and {self.n_kv_heads} key/value heads. Write it as 'a5.h3 -> a9.h1.q', with a"
+            " sender in a lower layer.",
+            argument="edges",
+        )
+
+    def choose(self, wanted: Sequence[str], argument: str) -> tuple[Node, ...]:
+        """Return the senders or receivers that names or patterns stand for.
+
+        Args:
+            wanted: Names (``a5.h3``, ``m4``), patterns (``a5.*``, ``*.q``) or the words ``all``,
+                ``heads``, ``mlps``, ``q``, ``k``, ``v``.
+            argument: ``senders`` or ``receivers``.
+
+        Raises:
+            InputError: If a name stands for no node.
+        """
+        nodes = self.senders if argument == "senders" else self.receivers
+        names = [node.name for node in nodes]
+        chosen: set[str] = set()
+        for one in wanted:
+            patterns = _GROUPS.get(one, (one,))
+            found = {name for name in names if any(fnmatchcase(name, each) for each in patterns)}
+            if not found:
+                known = [*_GROUPS, *names]
+                raise InputError(
+                    f"{argument}={one!r}: no {argument[:-1]} of this model."
+                    f" {did_you_mean(one, known)} {argument.title()} are written"
+                    f" {', '.join(names[1:3])} or {names[-1]}; patterns such as 'a5.*' stand for"
+                    " several.",
+                    argument=argument,
+                )
+            chosen |= found
+        return tuple(node for node in nodes if node.name in chosen)
+
+
+def parse_node(name: str) -> Node | None:
+    """Return the node of a name; None if it is not written as one.
+
+    >>> parse_node("a9.h1.q")
+    Node(kind='q', layer=9, head=1)
+    """
+    if name == EMBED:
+        return Node(EMBED, 0)
+    found = _NAME.match(name)
+    if found is None:
+        return None
+    if found["mlp"] is not None:
+        return Node(MLP, int(found["mlp"]))
+    return Node(found["input"] or HEAD, int(found["layer"]), int(found["head"]))
