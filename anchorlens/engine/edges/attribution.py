@@ -1,0 +1,195 @@
+"""Attribution scores of edges: the first-order estimate of their effect.
+
+The score of an edge is the sum over positions of the sender's change times the gradient of the
+metric with respect to the receiver's input (edge attribution patching, Syed et al. 2023). With
+integrated gradients the gradient is the mean over interpolated runs: over embeddings between those
+of target and source (EAP-IG, Hanna et al. 2024). All receivers' gradients of one run come from one
+forward and one backward pass.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from anchorlens.engine.edges.changed_inputs import EdgePrompts
+from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, HEAD, LOGITS, MLP, Edge, Node
+from anchorlens.engine.edges.row_states import (
+    LayerStates,
+    attend,
+    embed_row,
+    run_layers,
+)
+from anchorlens.engine.patches import OnProgress, no_progress
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.blocks import Block
+
+StreamMetric = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, ""]]
+"""Final stream of a prompt -> metric, with a gradient."""
+
+Gradients = dict[Node, Float[Tensor, "pos d_model"]]
+"""Receiver -> gradient of the metric with respect to its input, in float32."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Input of a block, kept for the backward pass."""
+
+    pre: Float[Tensor, "pos d_model"]
+    mid: Float[Tensor, "pos d_model"]
+
+
+def attribution_scores(
+    adapter: Adapter,
+    prompts: EdgePrompts,
+    metric: StreamMetric,
+    edges: Sequence[Edge],
+    *,
+    steps: int = 0,
+    on_progress: OnProgress = no_progress,
+) -> dict[Edge, float]:
+    """Return the attribution score of each edge, in the unit of the metric.
+
+    Args:
+        adapter: The model.
+        prompts: Target and source.
+        metric: Metric of the target's final stream.
+        edges: Scored edges.
+        steps: Number of interpolated runs of integrated gradients; 0 for the gradient of the
+            target's run. With more, target and source must have paired positions alone.
+        on_progress: Progress callback.
+    """
+    receivers = {edge.receiver for edge in edges}
+    n_runs = max(1, steps)
+    x = embed_row(adapter, prompts.target)
+    other = x
+    if steps:
+        other = x.clone()
+        by = torch.tensor(prompts.by, device=x.device)
+        at = torch.tensor(prompts.at, device=x.device)
+        other[at] = embed_row(adapter, prompts.source)[by]
+    gradients: Gradients = {}
+    for step in range(1, n_runs + 1):
+        share = step / n_runs if steps else 0.0
+        own = input_gradients(adapter, x + share * (other - x), metric, receivers)
+        for node, gradient in own.items():
+            gradients[node] = gradients.get(node, 0.0) + gradient / n_runs
+        on_progress(1 / (n_runs + 1))
+    changes = contributions(adapter, prompts, {edge.sender for edge in edges})
+    at = torch.tensor(prompts.at, device="cpu")
+    scores: dict[Edge, float] = {}
+    for edge in edges:
+        change = changes[edge.sender].double().cpu()
+        gradient = gradients[edge.receiver].double().cpu()[at]
+        scores[edge] = float((change * gradient).sum())
+    on_progress(1 / (n_runs + 1))
+    return scores
+
+
+@torch.no_grad()
+def contributions(
+    adapter: Adapter, prompts: EdgePrompts, senders: "set[Node]"
+) -> dict[Node, Float[Tensor, "pos d_model"]]:
+    """Return what each sender adds in the source's run minus what it adds in the target's, at the
+    exchanged positions, in float32.
+    """
+    at = torch.tensor(prompts.at, device=adapter.device)
+    by = torch.tensor(prompts.by, device=adapter.device)
+    target = embed_row(adapter, prompts.target)
+    source = embed_row(adapter, prompts.source)
+    out = {Node(EMBED, 0): source[by].float() - target[at].float()}
+    theirs = run_layers(adapter, source)
+    for layer, (block, own) in enumerate(run_layers(adapter, target)):
+        _, other = next(theirs)
+        at, by = at.to(own.z.device), by.to(own.z.device)
+        shares = block.head_shares(other.z[by]) - block.head_shares(own.z[at])
+        for head, change in enumerate(shares.unbind(1)):
+            out[Node(HEAD, layer, head)] = change
+        if own.mlp is not None and other.mlp is not None:
+            out[Node(MLP, layer)] = other.mlp[by].float() - own.mlp[at].float()
+    return {node: change for node, change in out.items() if node in senders}
+
+
+def input_gradients(
+    adapter: Adapter,
+    x: Float[Tensor, "pos d_model"],
+    metric: StreamMetric,
+    receivers: "set[Node]",
+) -> Gradients:
+    """Return the gradient of the metric with respect to the input of each receiver.
+
+    Args:
+        adapter: The model.
+        x: Stream before block 0.
+        metric: Metric of the final stream.
+        receivers: Receivers.
+    """
+    layers: list[_Layer] = []
+    with torch.no_grad():
+        for _, states in run_layers(adapter, x):
+            layers.append(_Layer(states.pre, states.mid))
+            x = states.post
+    final = x.detach().requires_grad_(True)
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(metric(final), final)
+    gradient = gradient.float()
+    found: Gradients = {Node(LOGITS, adapter.n_layers): gradient}
+    blocks = adapter.blocks()
+    for layer in reversed(range(adapter.n_layers)):
+        if not any(node.layer <= layer for node in receivers):
+            break
+        with blocks.load(layer) as block, torch.enable_grad():
+            gradient = _block_gradients(block, layers[layer], gradient.to(block.device), found)
+    return {node: own for node, own in found.items() if node in receivers}
+
+
+def _block_gradients(
+    block: Block, states: _Layer, after: Float[Tensor, "pos d_model"], found: Gradients
+) -> Float[Tensor, "pos d_model"]:
+    """Add the gradients of the receivers of a block, and return that of the stream before it;
+    ``after``: gradient of the stream after it.
+    """
+    dtype = states.pre.dtype
+    of_mlp = torch.zeros_like(after)
+    read = (states.pre if block.parallel else states.mid).detach().requires_grad_(True)
+    out = block.mlp_out(read)
+    if out is not None:
+        (of_mlp,) = torch.autograd.grad(out, read, after.to(dtype))
+        of_mlp = of_mlp.float()
+        found[Node(MLP, block.layer)] = of_mlp
+    of_mid = after if block.parallel else after + of_mlp
+    of_pre = of_mid + (of_mlp if block.parallel else 0.0)
+    for node, own in _attention_gradients(block, states.pre, of_mid.to(dtype)):
+        found[node] = own
+        of_pre = of_pre + own
+    return of_pre
+
+
+def _attention_gradients(
+    block: Block, x: Float[Tensor, "pos d_model"], of_out: Float[Tensor, "pos d_model"]
+) -> list[tuple[Node, Float[Tensor, "pos d_model"]]]:
+    """Return the gradient of the input of each query, key and value head of a block; ``of_out``:
+    gradient of what its attention adds to the stream.
+    """
+    x = x.detach().requires_grad_(True)
+    at = torch.arange(len(x), device=x.device)
+    projected = block.project(x)
+    inputs = [one.detach().requires_grad_(True) for one in projected]
+    angles = block.angles(at)
+    q = block.rotate_(inputs[0], angles)
+    k = block.rotate_(inputs[1], angles)
+    z = attend(block, q[None], k[None], inputs[2][None], at)[0]
+    of_inputs = torch.autograd.grad(block.attn_out(z), inputs, of_out)
+    found: list[tuple[Node, Tensor]] = []
+    for kind, one, gradient in zip(ATTENTION_INPUTS, projected, of_inputs, strict=True):
+        for head in range(one.shape[1]):
+            (own,) = torch.autograd.grad(
+                one[:, head], x, gradient[:, head], retain_graph=True
+            )
+            found.append((Node(kind, block.layer, head), own.float()))
+    return found
+
+
+__all__ = ["LayerStates", "StreamMetric", "attribution_scores", "contributions", "input_gradients"]
