@@ -27,6 +27,8 @@ from .prompts.load_pairs import load_pairs
 from .prompts.pairs import PairData
 from .prompts.tokenize_pairs import tokenize_pairs
 from .protocols.answer_only.spec import AnswerOnly
+from .protocols.edges.edge_result import EdgeResult
+from .protocols.edges.spec import Edges
 from .protocols.knockout.spec import Knockout
 from .protocols.patch.spec import Patch
 from .protocols.patch_tokens.spec import PatchTokens
@@ -49,6 +51,7 @@ from .running.study import DatasetSpec, Study
 from .running.swap_angles import swap_angles
 from .running.sweeps import (
     answer_only_sweep,
+    edge_sweep,
     knockout_sweep,
     patch_sweep,
     patch_tokens_sweep,
@@ -67,6 +70,8 @@ __all__ = [
     "CrossFittedProbes",
     "DatasetSpec",
     "Diagnosis",
+    "EdgeResult",
+    "Edges",
     "EmptySweepError",
     "Example",
     "HookError",
@@ -95,6 +100,7 @@ __all__ = [
     "answer_only_sweep",
     "compare",
     "doctor",
+    "edge_sweep",
     "explore",
     "knockout_sweep",
     "known_datasets",

@@ -98,6 +98,15 @@ METRIC_UNITS = "units of the metric"
 """Unit of the effect on a user's function."""
 PATCH_CONTROLS = ("other_pair", "norm_matched")
 
+EDGE_BY = ("all", "segment", "position")
+"""Positions at which the contributions of a sender are exchanged together."""
+ALL_PLACES = "all"
+"""Place of all paired positions together."""
+EDGE_METHODS = ("exact", "attribution", "attribution_ig")
+BETWEEN = ("direct", "mlps")
+DOWNSTREAM = ("flow", "freeze")
+EDGE_CONTROLS = ("other_pair",)
+
 ENGINES = ("cone", "reference")
 
 SPLITS = ("train", "validation", "test")

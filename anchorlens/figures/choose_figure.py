@@ -1,4 +1,5 @@
-"""Choose the figure of results: grids for patch sweeps, curves or a heatmap of roles for others."""
+"""Choose the figure of results: grids for patch sweeps, a matrix for edges, curves or a heatmap of
+roles for others."""
 
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -8,9 +9,11 @@ import plotly.graph_objects as go
 from anchorlens.errors import InputError
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.diagnostics import plot_role_heatmap
+from anchorlens.figures.edge_heatmap import plot_edges
 from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.figures.table import Results
 from anchorlens.loading.load_run import results_of
+from anchorlens.protocols.edges.edge_result import EdgeResult
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.results.sweep import SweepResult
 
@@ -24,10 +27,12 @@ def main_figure(results: Sequence[SweepResult], *, with_controls: bool = False) 
     """
     if are_grids(results):
         return plot_grids(results)
+    if len(results) == 1 and isinstance(results[0], EdgeResult):
+        return plot_edges(results[0])
     if any(isinstance(one, PatchResult) for one in results):
         raise InputError(
-            "results: curves and heatmaps of patch sweeps cannot share a figure. Draw the patch"
-            " sweeps with plot_heatmap.",
+            "results: curves, heatmaps of patch sweeps and those of edges cannot share a figure. Draw"
+            " each edge sweep alone, and patch sweeps with plot_heatmap.",
             argument="results",
         )
     return plot_curves(results, controls=with_controls, contrasts=with_controls)
@@ -43,10 +48,14 @@ def report_figures(
     """
     curves: list[SweepResult] = []
     grids: list[SweepResult] = []
+    edges: list[SweepResult] = []
     for one in results:
-        (grids if isinstance(one, PatchResult) else curves).append(one)
+        if isinstance(one, EdgeResult):
+            edges.append(one)
+        else:
+            (grids if isinstance(one, PatchResult) else curves).append(one)
     found: list[tuple[go.Figure, list[SweepResult]]] = []
-    for group in filter(None, (curves, grids)):
+    for group in filter(None, (curves, grids, *([one] for one in edges))):
         try:
             found.append((main_figure(group, with_controls=True), group))
         except InputError:
@@ -56,7 +65,9 @@ def report_figures(
 
 def are_grids(results: Sequence[Any]) -> TypeGuard[Sequence[PatchResult]]:
     """Return whether there are results and all are patch sweeps, whose figure is a heatmap."""
-    return bool(results) and all(isinstance(one, PatchResult) for one in results)
+    return bool(results) and all(
+        isinstance(one, PatchResult) and not isinstance(one, EdgeResult) for one in results
+    )
 
 
 def plot_heatmap(
@@ -70,8 +81,8 @@ def plot_heatmap(
     theme: str = "light",
     width: int | None = None,
 ) -> go.Figure:
-    """Plot a heatmap: of patch sweeps the grid of layer by position, segment or head; of others
-    layer by role.
+    """Plot a heatmap: of patch sweeps the grid of layer by position, segment or head; of an edge
+    sweep senders by receivers; of others layer by role.
 
     Args:
         results: Result, path of a run directory, or several of these. Patch sweeps stand side by
@@ -98,6 +109,16 @@ def plot_heatmap(
         return plot_grids(
             listed,
             pair=pair,
+            quantity=quantity,
+            control=control,
+            title=title,
+            theme=theme,
+            width=width,
+        )
+    if len(listed) == 1 and isinstance(listed[0], EdgeResult):
+        return plot_edges(
+            listed[0],
+            pair="mean" if pair is None else pair,
             quantity=quantity,
             control=control,
             title=title,

@@ -21,6 +21,9 @@ PROTOCOLS = {
     "patch": (
         "Patch activations of a clean prompt into a corrupted one, by position, segment or head"
     ),
+    "edges": (
+        "Exchange what a sender adds to the stream in the input of one receiver: path patching"
+    ),
     "answer_only": "Remove the question, keep the answer, read a truth probe by pathway",
 }
 """Name of the protocol -> description."""

@@ -152,7 +152,7 @@ _PAIRS = RowWords(
     cluster="template",
     clusters="templates",
 )
-_ROWS = {"patch": _PAIRS}
+_ROWS = {"patch": _PAIRS, "edges": _PAIRS}
 
 
 def row_words(protocol: str) -> RowWords:

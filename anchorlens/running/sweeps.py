@@ -11,6 +11,8 @@ from anchorlens.errors import InputError
 from anchorlens.protocols.answer_only.spec import AnswerOnly
 from anchorlens.protocols.arguments import Argument, group_arguments
 from anchorlens.protocols.base import Measurement
+from anchorlens.protocols.edges.edge_result import EdgeResult
+from anchorlens.protocols.edges.spec import Edges
 from anchorlens.protocols.knockout.spec import Knockout
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.protocols.patch.spec import Patch
@@ -66,15 +68,17 @@ def make_sweep_function(
     protocol: Measurement[Any, Any, Any],
     spec: Callable[Arguments, Specification],
     result: type[Result],
+    name: str = "",
 ) -> Callable[Concatenate[Any, Any, Arguments], Result]:
     """Build ``NAME_sweep(model, data, ...)`` of a protocol, with the arguments of its
-    specification.
+    specification; ``name``: name of the function, if another.
     """
+    name = name or f"{protocol.name}_sweep"
 
     def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         if args:
             raise InputError(
-                f"{protocol.name}_sweep takes keyword arguments after model and data, such as"
+                f"{name} takes keyword arguments after model and data, such as"
                 f" {next(iter(made.arguments()))}=..."
             )
         made.check_names(kwargs, [*made.arguments(), *_KEPT])
@@ -105,7 +109,7 @@ def make_sweep_function(
         return done
 
     made = protocol.spec
-    sweep.__name__ = sweep.__qualname__ = f"{protocol.name}_sweep"
+    sweep.__name__ = sweep.__qualname__ = name
     sweep.__module__ = type(protocol).__module__
     sweep.__doc__ = _documented(made, protocol)
     kinds: list[tuple[str, Any, Any]] = [
@@ -180,4 +184,5 @@ swap_sweep = make_sweep_function(measurement_of("swap"), Swap, SweepResult)
 knockout_sweep = make_sweep_function(measurement_of("knockout"), Knockout, PathwayResult)
 patch_tokens_sweep = make_sweep_function(measurement_of("patch_tokens"), PatchTokens, PathwayResult)
 patch_sweep = make_sweep_function(measurement_of("patch"), Patch, PatchResult)
+edge_sweep = make_sweep_function(measurement_of("edges"), Edges, EdgeResult, "edge_sweep")
 answer_only_sweep = make_sweep_function(measurement_of("answer_only"), AnswerOnly, PathwayResult)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.patch.metric_reading import Answers
 from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, PatchPair
-from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.patch.spec import PairSpecification
 
 Directions: TypeAlias = tuple[TokenizedPrompt, TokenizedPrompt]
 """Two prompts whose difference is a direction."""
@@ -41,7 +41,7 @@ class OtherPairs:
         answers: Pair id -> tokens of the answer and of the wrong answer.
     """
 
-    spec: Patch
+    spec: PairSpecification
     pairs: Sequence[PatchPair]
     answers: Mapping[str, Answers]
     _uses: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)

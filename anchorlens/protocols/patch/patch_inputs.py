@@ -43,7 +43,7 @@ from anchorlens.protocols.patch.placements import (
     anchor_order,
     make_placements,
 )
-from anchorlens.protocols.patch.spec import AUTO, NONE, Patch
+from anchorlens.protocols.patch.spec import AUTO, NONE, PairSpecification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.tables import InputTable
 
@@ -183,7 +183,7 @@ class PatchInputs(SweepInputs):
         }
         return {"config": config, "counts": counts, "pairs": pairs}
 
-    def read_sources(self, adapter: Adapter, spec: Patch) -> "PatchInputs":
+    def read_sources(self, adapter: Adapter, spec: PairSpecification) -> "PatchInputs":
         """Return the inputs with the metric of every source's own run and, for ``kl``, the states
         of the clean runs.
         """
@@ -218,7 +218,7 @@ def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
+def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
     """Make the inputs of a sweep; pairs that the metric or the places do not allow are dropped and
     counted.
     """
@@ -277,7 +277,7 @@ def prepare_patch(context: PairContext, spec: Patch) -> PatchInputs:
     )
 
 
-def _reason_against(adapter: Adapter, spec: Patch, pair: PatchPair) -> tuple[str, str]:
+def _reason_against(adapter: Adapter, spec: PairSpecification, pair: PatchPair) -> tuple[str, str]:
     """Return the reason why a pair cannot be measured, and its detail; empty if it can."""
     assert pair.source is not None  # every pair has two prompts
     n_target = len(pair.target.ids)
@@ -294,7 +294,7 @@ def _reason_against(adapter: Adapter, spec: Patch, pair: PatchPair) -> tuple[str
 
 
 def _make_pair(
-    adapter: Adapter, spec: Patch, one: TokenizedPair, reading: MetricReading, answers: Answers
+    adapter: Adapter, spec: PairSpecification, one: TokenizedPair, reading: MetricReading, answers: Answers
 ) -> PatchPair:
     """Return a pair with its places; the answer's first tokens are appended to both prompts."""
     forced = tokens_to_append(reading.metric, answers)
@@ -321,21 +321,20 @@ def _with_reads(pair: PatchPair, reads: Reads) -> PatchPair:
     return replace(pair, base=target, target=target)
 
 
-def _choose_controls(spec: Patch, pairs: Sequence[PatchPair]) -> tuple[str, ...]:
+def _choose_controls(spec: PairSpecification, pairs: Sequence[PatchPair]) -> tuple[str, ...]:
     if spec.controls == NONE:
         return ()
     wanted = set(spec.controls)
     if spec.controls == AUTO:
         groups = {pair.base.group for pair in pairs}
-        wanted = set(PATCH_CONTROLS) if len(groups) >= MIN_QUESTIONS_FOR_CLAIM else set()
-        if spec.site == "pattern":
-            wanted.discard(NORM_MATCHED)
+        is_enough = len(groups) >= MIN_QUESTIONS_FOR_CLAIM
+        wanted = set(spec.automatic_controls) if is_enough else set()
     return tuple(name for name in PATCH_CONTROLS if name in wanted)
 
 
 def _with_controls(
     adapter: Adapter,
-    spec: Patch,
+    spec: PairSpecification,
     pairs: Sequence[PatchPair],
     controls: Sequence[str],
     *,
@@ -369,7 +368,7 @@ def _with_controls(
     return tuple(out), counts
 
 
-def restore_patch(adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
+def restore_patch(adapter: Adapter, spec: PairSpecification, stored: StoredInputs) -> PatchInputs:
     """Rebuild the inputs of a sweep from its run directory, without data set and tokenizer."""
     record = stored.result.record.get("pairs", {})
     if missing := [name for name in stored.donor_ids if name not in record]:

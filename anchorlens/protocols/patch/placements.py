@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from anchorlens.constants import ALL_PLACES
 from anchorlens.engine.patches import window_layers
 from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.patch.spec import PairSpecification, Patch
 
 PatchPair: TypeAlias = Pair[TokenizedPrompt]
 
@@ -14,13 +15,13 @@ PAIRED = "paired"
 """Named positions of both prompts that are paired, in order."""
 OTHER_PAIR = "other_pair"
 NORM_MATCHED = "norm_matched"
-ALL = "all"
+ALL = ALL_PLACES
 # Sites that act on later positions through the attention of the same layer.
 _BEFORE_ATTENTION = ("resid_pre", "k", "v")
 
 
 def make_placements(
-    spec: Patch,
+    spec: PairSpecification,
     target: TokenizedPrompt,
     source: TokenizedPrompt,
     heads: int,
@@ -61,7 +62,7 @@ def make_placements(
             head=head,
         )
 
-    if spec.by == "layer":
+    if spec.by in ("layer", ALL):
         return (make(ALL, to, by),)
     if spec.by == "head":
         return tuple(make(f"head:{head}", to, by, head) for head in range(heads))

@@ -1,8 +1,8 @@
 """Specification of the patch protocol."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import StrictBool
 from typing_extensions import override
@@ -26,10 +26,11 @@ _BY_HEAD = ("head", "head_position")
 
 
 @dataclass(frozen=True)
-class _Controls(Kind):
+class Controls(Kind):
     """Names of controls, ``auto`` or ``none``."""
 
-    metavar = "A,B"
+    names: Sequence[str] = PATCH_CONTROLS
+    metavar: ClassVar[str] = "A,B"
 
     @override
     def check(self, name: str, value: Any) -> "str | tuple[str, ...]":
@@ -37,16 +38,78 @@ class _Controls(Kind):
             return value
         if isinstance(value, (tuple, list)) and not value:
             return NONE
-        return Choices(PATCH_CONTROLS, "control").check(name, value)
+        return Choices(self.names, "control").check(name, value)
 
 
 @dataclass(frozen=True)
-class _Positions(Kind):
+class Positions(Kind):
     """Positions of the prompt; negative ones count from its end."""
 
     @override
     def check(self, name: str, value: Any) -> "tuple[int, ...] | None":
         return Indices(of="positions").check(name, value)
+
+
+METRIC = Choice(
+    (AUTO, *PATCH_METRICS),
+    "a function of the logits [batch pos d_vocab], or of these and the row of the pair",
+    (1, 2),
+)
+METRIC_ARGUMENT = argument(
+    AUTO,
+    "Metric: logit_diff (logit of the answer minus that of the wrong answer), prob or logprob of"
+    " the answer, or kl (divergence from the clean run's next-token distribution). auto: logit_diff"
+    " if every pair has a wrong answer, else logprob, and kl without answers. In Python also a"
+    " function of the logits, as in TransformerLens, or of the logits and the pair's row (a"
+    " dictionary of its columns).",
+)
+METRIC_POSITIONS = argument(
+    None,
+    "Positions that a metric function may read, such as (-1,); they are computed at once. If None,"
+    " those that it reads on the unpatched logits of both prompts. A pair in which it reads another"
+    " position is measured again with all positions.",
+    in_shell=False,
+)
+SPOT_CHECKS = argument(
+    None,
+    "Number of random cells that the reference engine measures again. If None, as many as take 5 %"
+    " of the sweep's work, from 2 to 64. A difference in the first batch stops the sweep, a later"
+    " difference marks the run. What is written in every cell and all values that are known"
+    " beforehand are compared too; 0 disables all checks.",
+    execution_only=True,
+)
+
+
+@runtime_checkable
+class PairSpecification(Protocol):
+    """Arguments that sweeps over prompt pairs share: those of :class:`Patch` and of
+    :class:`~anchorlens.protocols.edges.spec.Edges`.
+    """
+
+    @property
+    def by(self) -> str: ...
+    @property
+    def site(self) -> str: ...
+    @property
+    def metric(self) -> Any: ...
+    @property
+    def direction(self) -> str: ...
+    @property
+    def metric_positions(self) -> Any: ...
+    @property
+    def controls(self) -> Any: ...
+    @property
+    def automatic_controls(self) -> tuple[str, ...]: ...
+    @property
+    def takes_row(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def batch_size(self) -> int | None: ...
+    @property
+    def max_memory(self) -> Any: ...
+    @property
+    def layers_of(self) -> Callable[[int], tuple[int, ...]]: ...
 
 
 class Patch(Specification):
@@ -80,21 +143,7 @@ class Patch(Specification):
         f"Hook site whose activation is replaced: {', '.join(SITES)}; of heads"
         f" {', '.join(HEAD_SITES)}.",
     )
-    metric: Annotated[
-        Any,
-        Choice(
-            (AUTO, *PATCH_METRICS),
-            "a function of the logits [batch pos d_vocab], or of these and the row of the pair",
-            (1, 2),
-        ),
-    ] = argument(
-        AUTO,
-        "Metric: logit_diff (logit of the answer minus that of the wrong answer), prob or logprob"
-        " of the answer, or kl (divergence from the clean run's next-token distribution). auto:"
-        " logit_diff if every pair has a wrong answer, else logprob, and kl without answers. In"
-        " Python also a function of the logits, as in TransformerLens, or of the logits and the"
-        " pair's row (a dictionary of its columns).",
-    )
+    metric: Annotated[Any, METRIC] = METRIC_ARGUMENT
     direction: Annotated[str, Choice(DIRECTIONS)] = argument(
         "denoising",
         "denoising (clean activations into the corrupted prompt) or noising (the reverse).",
@@ -103,22 +152,9 @@ class Patch(Specification):
         1, "Number of layers to patch together, centred at the reported one."
     )
     add_bos: StrictBool | None = ADD_BOS
-    metric_positions: Annotated[Any, _Positions()] = argument(
-        None,
-        "Positions that a metric function may read, such as (-1,); they are computed at once. If"
-        " None, those that it reads on the unpatched logits of both prompts. A pair in which it"
-        " reads another position is measured again with all positions.",
-        in_shell=False,
-    )
-    n_spot_checks: Annotated[int | None, Int(none="5 % of the work")] = argument(
-        None,
-        "Number of random cells that the reference engine measures again. If None, as many as take"
-        " 5 % of the sweep's work, from 2 to 64. A difference in the first batch stops the sweep, a"
-        " later difference marks the run. What is written in every cell and all values that are"
-        " known beforehand are compared too; 0 disables all checks.",
-        execution_only=True,
-    )
-    controls: Annotated[Any, _Controls()] = argument(
+    metric_positions: Annotated[Any, Positions()] = METRIC_POSITIONS
+    n_spot_checks: Annotated[int | None, Int(none="5 % of the work")] = SPOT_CHECKS
+    controls: Annotated[Any, Controls()] = argument(
         AUTO,
         "Controls: other_pair (activations of another pair of the same length, and of the same"
         " template where the data name it, at the same place), norm_matched (a change of the same"
@@ -166,6 +202,13 @@ class Patch(Specification):
         for name, is_wrong, message in contradictions:
             if is_wrong:
                 raise InputError(message, argument=name)
+
+    @property
+    def automatic_controls(self) -> tuple[str, ...]:
+        """Controls that ``auto`` stands for where there are enough pairs."""
+        if self.site == "pattern":
+            return tuple(name for name in PATCH_CONTROLS if name != "norm_matched")
+        return PATCH_CONTROLS
 
     @property
     def takes_row(self) -> bool:

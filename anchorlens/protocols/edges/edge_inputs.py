@@ -1,0 +1,118 @@
+"""Inputs of an edge sweep: pairs with their places, and the measured edges."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from anchorlens.engine.edges.changed_inputs import EdgePrompts
+from anchorlens.engine.edges.graph import LOGITS, Edge, Graph
+from anchorlens.errors import EmptySweepError, InputError
+from anchorlens.measure.patched_pairs import Placement
+from anchorlens.models.adapter import Adapter
+from anchorlens.prompts.tokenize_pairs import PairContext
+from anchorlens.protocols.edges.edge_anchors import join_anchor
+from anchorlens.protocols.edges.spec import Edges
+from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
+from anchorlens.protocols.patch.placements import PatchPair
+from anchorlens.protocols.stored_inputs import StoredInputs
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeInputs(PatchInputs):
+    """Inputs of an edge sweep.
+
+    Attributes:
+        edges: Measured edges, in order of the receivers.
+    """
+
+    edges: tuple[Edge, ...] = ()
+
+    @override
+    def record(self, spec: Any) -> dict[str, Any]:
+        record = super().record(spec)
+        places = record["config"]["anchors"]
+        record["config"]["anchors"] = [
+            join_anchor(edge.name, place) for place in places for edge in self.edges
+        ]
+        return record
+
+
+def graph_of(adapter: Adapter) -> Graph:
+    """Return the graph of a model."""
+    with adapter.blocks().load(0) as block:
+        parallel = block.parallel
+    shape = adapter.shape
+    return Graph(
+        n_layers=shape.n_layers,
+        n_heads=shape.n_heads,
+        n_kv_heads=shape.n_kv_heads,
+        has_mlps=bool(shape.d_mlp),
+        parallel=parallel,
+    )
+
+
+def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
+    """Make the inputs of a sweep."""
+    made = prepare_patch(context, spec)
+    return EdgeInputs(**vars(made), edges=choose_edges(context.adapter, spec))
+
+
+def restore_edges(adapter: Adapter, spec: Edges, stored: StoredInputs) -> EdgeInputs:
+    """Rebuild the inputs of a sweep from its run directory."""
+    made = restore_patch(adapter, spec, stored)
+    return EdgeInputs(**vars(made), edges=choose_edges(adapter, spec))
+
+
+def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
+    """Return the edges of a specification whose receivers lie in its layers, and those into the
+    logits.
+
+    Raises:
+        InputError: If the model lacks a node or an edge.
+        EmptySweepError: If no edge is left.
+    """
+    graph = graph_of(adapter)
+    layers = set(spec.layers_of(graph.n_layers))
+    if spec.edges is not None:
+        chosen = tuple(dict.fromkeys(graph.edge(name) for name in spec.edges))
+    else:
+        senders = graph.choose(spec.senders, "senders")
+        chosen = graph.edges(senders, graph.choose(spec.receivers, "receivers"))
+    kept = [edge for edge in chosen if edge.receiver.kind == LOGITS or edge.receiver.layer in layers]
+    if not kept:
+        raise EmptySweepError(
+            f"No edge from senders={','.join(spec.senders)} to receivers={','.join(spec.receivers)}"
+            f" in layers {min(layers)} to {max(layers)}: a sender lies in a lower layer than its"
+            " receiver. Choose others."
+        )
+    return tuple(sorted(kept, key=lambda edge: edge.receiver.layer))
+
+
+def prompts_of(pair: PatchPair, place: Placement) -> EdgePrompts:
+    """Return target and source of a place, without the positions whose activations are equal in
+    both prompts.
+    """
+    assert pair.source is not None  # every pair has two prompts
+    alike = pair.n_alike
+    paired = sorted(zip(place.target, place.source, strict=True))
+    kept = [(t, s) for t, s in paired if not t == s < alike]
+    return EdgePrompts(
+        target=pair.target.ids,
+        source=pair.source.ids,
+        at=tuple(t for t, _ in kept),
+        by=tuple(s for _, s in kept),
+    )
+
+
+def check_supported(adapter: Adapter, spec: Edges) -> None:
+    """Raise InputError if edges of a model cannot be measured."""
+    feature = adapter.find_unsupported_feature() or adapter.find_user_hook()
+    if feature is not None:
+        raise InputError(
+            f"edges: not measured in a model with {feature}. Use al.patch_sweep, whose reference"
+            " engine takes any model.",
+            argument="model",
+        )
+    choose_edges(adapter, spec)
+
+

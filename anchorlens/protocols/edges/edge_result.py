@@ -1,0 +1,293 @@
+"""Result of an edge sweep: effects by pair, sender and receiver, and their matrix."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from typing_extensions import override
+
+from anchorlens.engine.edges.graph import parse_node
+from anchorlens.errors import InputError, did_you_mean
+from anchorlens.protocols.edges.edge_anchors import split_anchor, split_edge
+from anchorlens.protocols.patch.grid_statistics import EFFECT
+from anchorlens.protocols.patch.patch_result import MEAN, PatchGrid, PatchResult
+from anchorlens.protocols.patch.standing_cells import find_standing_cells
+from anchorlens.results.vocabulary import metric_name, unit_words
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from jaxtyping import Float
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeMatrix:
+    """Effects of senders on receivers at one place, as a heatmap shows them.
+
+    Attributes:
+        pair: Id of the pair, or ``mean``.
+        place: Positions whose contributions are exchanged: ``all``, a segment, or ``pos:5``.
+        unit: Unit of the values.
+        values: Values, [sender receiver]; NaN where there is no edge, or it was not measured.
+        senders: Names of the senders, in order of computation.
+        receivers: Names of the receivers, in order of computation.
+        stands: Whether the mean effect of an edge stands, [sender receiver].
+        n: Number of groups.
+    """
+
+    pair: str
+    place: str
+    unit: str
+    values: Array
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    stands: npt.NDArray[np.bool_]
+    n: int
+
+
+@dataclass(frozen=True, repr=False)
+class EdgeResult(PatchResult):
+    """Result of an edge sweep; frozen.
+
+    Example:
+        >>> edges = al.edge_sweep(model, pairs, receivers="logits")  # doctest: +SKIP
+        >>> edges.table().head()  # the largest effects  # doctest: +SKIP
+        >>> edges.effects.shape  # [pair place sender receiver]  # doctest: +SKIP
+    """
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Places at which contributions are exchanged: ``all``, segments or positions."""
+        return tuple(dict.fromkeys(_place_of(anchor) for anchor in self.anchors))
+
+    @property
+    @override
+    def effects(self) -> "Float[torch.Tensor, 'pair place sender receiver']":
+        """Effect on the metric, [pair place sender receiver]; NaN where there is no edge."""
+        import torch
+
+        return torch.from_numpy(self._cube(EFFECT, "none"))
+
+    @override
+    def to_xarray(self, quantity: str = EFFECT, control: str = "none") -> "xarray.DataArray":
+        """Return a quantity of every pair as a labelled array; its mean over pairs is
+        ``.mean("pair")``.
+
+        Args:
+            quantity: ``effect``, ``value_after`` (the metric after the change) or
+                ``recovered_share``.
+            control: ``none`` or ``other_pair``.
+
+        Returns:
+            [pair place sender receiver]. NaN where there is no edge. Coordinates: ids of the pairs,
+            ``group`` along ``pair``, names of places, senders and receivers.
+
+        Raises:
+            InputError: If xarray is not installed, or the quantity or the control was not measured.
+        """
+        if find_spec("xarray") is None:
+            raise InputError(
+                "to_xarray needs xarray, which is not installed. Install it with pip install"
+                " 'anchorlens[labelled]'."
+            )
+        import xarray
+
+        values = self._cube(self._check_quantity(quantity), self._check_control(control))
+        groups = self._examples[self._examples["role"] == "base"].set_index("example_id")[
+            "question_id"
+        ]
+        senders, receivers = self._nodes
+        return xarray.DataArray(
+            values,
+            dims=("pair", "place", "sender", "receiver"),
+            coords={
+                "pair": list(self.example_ids),
+                "place": list(self.places),
+                "sender": list(senders),
+                "receiver": list(receivers),
+                "group": ("pair", groups.reindex(list(self.example_ids)).to_numpy(dtype=str)),
+            },
+            name=quantity,
+            attrs={
+                "run_id": self.run_id,
+                "model": self.model,
+                "dataset": self.dataset,
+                "protocol": self.protocol.name,
+                "metric": self.metric,
+                "units": self.unit if quantity == EFFECT else "",
+            },
+        )
+
+    def table(self, top: int | None = None, *, control: bool = True) -> pd.DataFrame:
+        """Return one row per edge, the largest mean effect first.
+
+        Args:
+            top: Number of rows. If None, all.
+            control: Whether to add the effect of the control and the difference from it.
+
+        Returns:
+            ``edge place sender receiver effect sim_low sim_high stands n``, where measured
+            ``other_pair`` and ``effect_minus_control``; effects in :attr:`unit`, with bands that
+            are simultaneous over all edges.
+        """
+        curves = self.curves(all_columns=True, controls=True)
+        own = curves[curves["control"] == "none"].set_index("anchor")
+        out = own[["effect", "sim_low", "sim_high", "n"]].copy()
+        standing = find_standing_cells(self.contrasts(all_columns=True), self.noise_floor)
+        out["stands"] = out.index.isin([anchor for anchor, _ in standing])
+        if control and "other_pair" in self.controls:
+            other = curves[curves["control"] == "other_pair"].set_index("anchor")["effect"]
+            out["other_pair"] = other.reindex(out.index)
+            out["effect_minus_control"] = out["effect"] - out["other_pair"]
+        names = [split_anchor(anchor)[0] for anchor in out.index]
+        out.insert(0, "edge", names)
+        out.insert(1, "place", [_place_of(anchor) for anchor in out.index])
+        out.insert(2, "sender", [split_edge(name)[0] for name in names])
+        out.insert(3, "receiver", [split_edge(name)[1] for name in names])
+        order = np.argsort(-out["effect"].abs().to_numpy(), kind="stable")
+        return out.iloc[order[:top]].reset_index(drop=True)
+
+    def matrix(
+        self,
+        pair: "str | int" = MEAN,
+        quantity: str = EFFECT,
+        control: str = "none",
+        place: str | None = None,
+    ) -> EdgeMatrix:
+        """Return the matrix of senders and receivers of one pair, or of the mean over pairs.
+
+        Args:
+            pair: Id, index or words of a pair, or ``mean``.
+            quantity: ``effect`` or ``value_after``.
+            control: ``none`` or ``other_pair``.
+            place: Place. If None, that of the largest mean effect.
+
+        Raises:
+            InputError: If there is no such pair, quantity, control or place, or no mean.
+        """
+        values = self._cube(self._check_quantity(quantity), self._check_control(control))
+        name = MEAN if pair == MEAN else self.id_of(pair)
+        if name == MEAN and (why := self.no_mean):
+            raise InputError(f"pair='mean': {why}", argument="pair")
+        if place is not None and place not in self.places:
+            raise InputError(
+                f"place={place!r}: not in this sweep. {did_you_mean(place, self.places)}",
+                argument="place",
+            )
+        if name == MEAN:
+            whole = _mean_of_pairs(values)
+        else:
+            whole = values[self.example_ids.index(name)]
+        number = 0
+        if place is None and not np.isnan(whole).all():
+            sizes = np.nanmax(np.abs(np.nan_to_num(whole)), axis=(1, 2))
+            number = int(sizes.argmax())
+        elif place is not None:
+            number = self.places.index(place)
+        senders, receivers = self._nodes
+        stands = np.zeros(whole.shape[1:], dtype=bool)
+        if name == MEAN and control == "none":
+            for anchor, _ in find_standing_cells(
+                self.contrasts(all_columns=True), self.noise_floor
+            ):
+                if _place_of(anchor) == self.places[number]:
+                    sender, receiver = split_edge(split_anchor(anchor)[0])
+                    stands[senders.index(sender), receivers.index(receiver)] = True
+        own = self._samples[self._samples["control"] == control]
+        if name != MEAN:
+            own = own[own["example_id"] == name]
+        return EdgeMatrix(
+            pair=name,
+            place=self.places[number],
+            unit=self.unit,
+            values=whole[number],
+            senders=senders,
+            receivers=receivers,
+            stands=stands,
+            n=own["question_id"].nunique(),
+        )
+
+    @override
+    def grid(
+        self, pair: "str | int" = MEAN, quantity: str = EFFECT, control: str = "none"
+    ) -> PatchGrid:
+        """Raise InputError: the effects of edges are a matrix of senders and receivers."""
+        raise InputError("An edge sweep has no grid of layers. Use matrix() or table().")
+
+    @property
+    @override
+    def no_mean(self) -> str:
+        if self.by != "position":
+            return ""
+        return super().no_mean
+
+    @cached_property
+    def _nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of senders and receivers, in order of computation."""
+        both: list[list[str]] = [[], []]
+        for anchor in self.anchors:
+            for names, name in zip(both, split_edge(split_anchor(anchor)[0]), strict=True):
+                names.append(name)
+        senders, receivers = (sorted(dict.fromkeys(names), key=_order) for names in both)
+        return tuple(senders), tuple(receivers)
+
+    @override
+    def _describe_array(self) -> str:
+        senders, receivers = self._nodes
+        return (
+            f"effects on {metric_name(self.metric)} in {unit_words(self.unit)} [pair"
+            f" {len(self.example_ids)}, place {len(self.places)}, sender {len(senders)}, receiver"
+            f" {len(receivers)}]"
+        )
+
+    def _cube(self, quantity: str, control: str) -> Array:
+        """Return a quantity of every pair, [pair place sender receiver]."""
+        own = self._samples[self._samples["control"] == control]
+        values = own[quantity] if quantity in own else self._shares(own)
+        senders, receivers = self._nodes
+        cell_of: dict[str, tuple[int, int, int]] = {}
+        for anchor in self.anchors:
+            sender, receiver = split_edge(split_anchor(anchor)[0])
+            place = self.places.index(_place_of(anchor))
+            cell_of[anchor] = place, senders.index(sender), receivers.index(receiver)
+        at = np.array([cell_of[anchor] for anchor in own["anchor"]]).reshape(-1, 3)
+        pairs = pd.Categorical(own["example_id"], list(self.example_ids)).codes
+        shape = (len(self.example_ids), len(self.places), len(senders), len(receivers))
+        out = np.full(shape, np.nan)
+        out[pairs, at[:, 0], at[:, 1], at[:, 2]] = values.to_numpy(dtype=np.float64)
+        return out
+
+    def _shares(self, own: pd.DataFrame) -> pd.Series:
+        """Return the recovered shares of samples."""
+        moved, total = self._share_parts(own)
+        return moved / total
+
+
+def _place_of(anchor: str) -> str:
+    return split_anchor(anchor)[1]
+
+
+def _order(name: str) -> tuple[int, int, str, int]:
+    """Return the place of a node in the order of computation."""
+    node = parse_node(name)
+    if node is None:  # the logits
+        return 10**9, 0, name, 0
+    if name == "embed":
+        return -1, 0, name, 0
+    return node.layer, int(node.kind == "mlp"), node.kind, node.head
+
+
+def _mean_of_pairs(values: Array) -> Array:
+    """Return the mean over pairs; NaN where no pair has a value."""
+    there = ~np.isnan(values)
+    count = there.sum(0)
+    total = np.where(there, values, 0.0).sum(0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
