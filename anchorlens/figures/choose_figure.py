@@ -1,5 +1,6 @@
 """Choose the figure of results: grids for patch sweeps, a matrix for edges, curves or a heatmap of
-roles for others."""
+roles for others.
+"""
 
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -31,8 +32,8 @@ def main_figure(results: Sequence[SweepResult], *, with_controls: bool = False) 
         return plot_edges(results[0])
     if any(isinstance(one, PatchResult) for one in results):
         raise InputError(
-            "results: curves, heatmaps of patch sweeps and those of edges cannot share a figure. Draw"
-            " each edge sweep alone, and patch sweeps with plot_heatmap.",
+            "results: curves, heatmaps of patch sweeps and those of edges cannot share a figure."
+            " Draw each edge sweep alone, and patch sweeps with plot_heatmap.",
             argument="results",
         )
     return plot_curves(results, controls=with_controls, contrasts=with_controls)

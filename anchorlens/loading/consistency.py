@@ -380,7 +380,7 @@ def _check_failures(record: Path, failed: Sequence[str], samples: pd.DataFrame) 
 def _check_known_cells(record: Path, sweep: Mapping[str, Any], samples: pd.DataFrame) -> None:
     """Check the number of cells that were compared with a value that follows by construction."""
     known = sweep["checks"]["known"]
-    is_patch = sweep["config"]["protocol"] == "patch"
+    is_patch = sweep["config"]["protocol"] in ("patch", "edges")
     most = int(samples["by_construction"].sum()) if is_patch and sweep["checks"]["cells"] else 0
     # Of a user's metric, the values of pairs of different length do not follow.
     least = 0 if (samples["unit"] == METRIC_UNITS).any() else most

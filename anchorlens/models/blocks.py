@@ -151,7 +151,6 @@ class Block(ABC):
         left.copy_(turned)
         return x
 
-
     def _rotated(self, x: Float[Tensor, "*token head d_head"], angles: Angles) -> Tensor:
         """Rotate queries or keys into a new tensor, for gradients."""
         cos, sin = angles

@@ -185,9 +185,7 @@ def _attention_gradients(
     found: list[tuple[Node, Tensor]] = []
     for kind, one, gradient in zip(ATTENTION_INPUTS, projected, of_inputs, strict=True):
         for head in range(one.shape[1]):
-            (own,) = torch.autograd.grad(
-                one[:, head], x, gradient[:, head], retain_graph=True
-            )
+            (own,) = torch.autograd.grad(one[:, head], x, gradient[:, head], retain_graph=True)
             found.append((Node(kind, block.layer, head), own.float()))
     return found
 

@@ -118,7 +118,9 @@ def change_inputs(
         if states.mlp is not None and theirs.mlp is not None:
             deltas.add(Node(MLP, layer), deltas.difference(theirs.mlp, states.mlp))
         if layer == adapter.n_layers - 1:
-            yield from _changed_stream(block, states, deltas, senders_of.get((LOGITS, layer + 1), []))
+            yield from _changed_stream(
+                block, states, deltas, senders_of.get((LOGITS, layer + 1), [])
+            )
         if layer == top:
             return
 
@@ -194,7 +196,9 @@ def _changed_heads(
         table[:, at] = new.to(table.dtype)
         k = table if kind == "k" else states.k[None]
         v = table if kind == "v" else states.v[None]
-        yield _made(kind, block, states, some, after, attend(block, states.q[None, after], k, v, after))
+        yield _made(
+            kind, block, states, some, after, attend(block, states.q[None, after], k, v, after)
+        )
 
 
 def _changed_mlp(

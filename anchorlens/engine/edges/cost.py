@@ -49,9 +49,7 @@ def edge_flops(
     return total
 
 
-def _flops_behind(
-    shape: Shape, edge: Edge, prompts: EdgePrompts, end: int, mlp: float
-) -> float:
+def _flops_behind(shape: Shape, edge: Edge, prompts: EdgePrompts, end: int, mlp: float) -> float:
     """Return the operations for what is behind the receiver of an edge; ``mlp``: of a token in an
     MLP.
     """

@@ -125,9 +125,7 @@ def _patch_of(
         site = "z"
     streams = values.expand(adapter.n_layers, 1, *values.shape)
     slots = Slots(positions[None], torch.ones(1, len(positions), dtype=torch.bool))
-    swap = AnchorSwap(
-        anchor=edge.name, control="none", slots=slots, streams=streams, heads=heads
-    )
+    swap = AnchorSwap(anchor=edge.name, control="none", slots=slots, streams=streams, heads=heads)
     return _Patch(edge, changed.block.layer, site, swap)
 
 

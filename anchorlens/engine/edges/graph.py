@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import NamedTuple
 
 from anchorlens.errors import InputError, did_you_mean
@@ -138,16 +139,23 @@ class Graph:
         """
         parts = [part.strip() for part in name.split("->")]
         if len(parts) == 2:
-            sender = parse_node(parts[0])
-            receiver = parse_node(parts[1])
-            is_known = sender in self.senders and receiver in self.receivers
-            if is_known and self.is_edge(sender, receiver):
+            sender = self._by_name[0].get(parts[0])
+            receiver = self._by_name[1].get(parts[1])
+            if sender and receiver and self.is_edge(sender, receiver):
                 return Edge(sender, receiver)
         raise InputError(
             f"edge={name!r}: not in this model, which has {self.n_layers} layers, {self.n_heads}"
             f" heads and {self.n_kv_heads} key/value heads. Write it as 'a5.h3 -> a9.h1.q', with a"
             " sender in a lower layer.",
             argument="edges",
+        )
+
+    @cached_property
+    def _by_name(self) -> tuple[dict[str, Node], dict[str, Node]]:
+        """Name -> sender, and name -> receiver."""
+        return (
+            {node.name: node for node in self.senders},
+            {node.name: node for node in self.receivers},
         )
 
     def choose(self, wanted: Sequence[str], argument: str) -> tuple[Node, ...]:

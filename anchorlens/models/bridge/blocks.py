@@ -289,7 +289,9 @@ class BridgeBlock(Block):
             weight, "(head d_head) d_model -> head d_head d_model", d_head=self.d_head
         )
         parts = einsum(
-            z.float(), by_head.float(), "token head d_head, head d_head d_model -> token head d_model"
+            z.float(),
+            by_head.float(),
+            "token head d_head, head d_head d_model -> token head d_model",
         )
         name = "ln1" if self.norms_after else "ln1_post"
         if name not in self.block.submodules:

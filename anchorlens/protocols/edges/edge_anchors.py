@@ -1,7 +1,7 @@
 """Names of the cells of an edge sweep: an edge, and the place of the exchanged contributions."""
 
-from anchorlens.engine.edges.graph import ARROW
 from anchorlens.constants import ALL_PLACES as ALL
+from anchorlens.engine.edges.graph import ARROW
 
 AT = " @ "
 """Between the name of an edge and that of its place."""

@@ -11,11 +11,12 @@ from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PairContext
-from anchorlens.protocols.edges.edge_anchors import join_anchor
+from anchorlens.protocols.edges.edge_anchors import join_anchor, split_anchor
 from anchorlens.protocols.edges.spec import Edges
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.stored_inputs import StoredInputs
+
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeInputs(PatchInputs):
@@ -34,7 +35,14 @@ class EdgeInputs(PatchInputs):
         record["config"]["anchors"] = [
             join_anchor(edge.name, place) for place in places for edge in self.edges
         ]
+        record["config"]["layers"] = sorted({self.layer_of(edge) for edge in self.edges})
         return record
+
+    def layer_of(self, edge: Edge) -> int:
+        """Return the layer of an edge in outputs: that of its receiver; the last one of the
+        logits.
+        """
+        return min(edge.receiver.layer, self.n_layers - 1)
 
 
 def graph_of(adapter: Adapter) -> Graph:
@@ -60,7 +68,9 @@ def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
 def restore_edges(adapter: Adapter, spec: Edges, stored: StoredInputs) -> EdgeInputs:
     """Rebuild the inputs of a sweep from its run directory."""
     made = restore_patch(adapter, spec, stored)
-    return EdgeInputs(**vars(made), edges=choose_edges(adapter, spec))
+    graph = graph_of(adapter)
+    names = dict.fromkeys(split_anchor(anchor)[0] for anchor in stored.config["anchors"])
+    return EdgeInputs(**vars(made), edges=tuple(map(graph.edge, names)))
 
 
 def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
@@ -78,7 +88,9 @@ def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
     else:
         senders = graph.choose(spec.senders, "senders")
         chosen = graph.edges(senders, graph.choose(spec.receivers, "receivers"))
-    kept = [edge for edge in chosen if edge.receiver.kind == LOGITS or edge.receiver.layer in layers]
+    kept = [
+        edge for edge in chosen if edge.receiver.kind == LOGITS or edge.receiver.layer in layers
+    ]
     if not kept:
         raise EmptySweepError(
             f"No edge from senders={','.join(spec.senders)} to receivers={','.join(spec.receivers)}"
@@ -114,5 +126,3 @@ def check_supported(adapter: Adapter, spec: Edges) -> None:
             argument="model",
         )
     choose_edges(adapter, spec)
-
-

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.engine.edges.graph import parse_node
+from anchorlens.engine.edges.graph import ATTENTION_INPUTS, parse_node
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.edges.edge_anchors import split_anchor, split_edge
 from anchorlens.protocols.patch.grid_statistics import EFFECT
@@ -60,6 +60,19 @@ class EdgeResult(PatchResult):
         >>> edges.table().head()  # the largest effects  # doctest: +SKIP
         >>> edges.effects.shape  # [pair place sender receiver]  # doctest: +SKIP
     """
+
+    cell_word: ClassVar[str] = "edge"
+    change_word: ClassVar[str] = "exchanging"
+    place_word: ClassVar[str] = "edge"
+    has_layers: ClassVar[bool] = False
+
+    @override
+    def name_cell(self, place: str, layer: int) -> str:
+        return place
+
+    @override
+    def name_place(self, place: str, layers: str) -> str:
+        return place
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -180,10 +193,7 @@ class EdgeResult(PatchResult):
                 f"place={place!r}: not in this sweep. {did_you_mean(place, self.places)}",
                 argument="place",
             )
-        if name == MEAN:
-            whole = _mean_of_pairs(values)
-        else:
-            whole = values[self.example_ids.index(name)]
+        whole = _mean_of_pairs(values) if name == MEAN else values[self.example_ids.index(name)]
         number = 0
         if place is None and not np.isnan(whole).all():
             sizes = np.nanmax(np.abs(np.nan_to_num(whole)), axis=(1, 2))
@@ -280,7 +290,8 @@ def _order(name: str) -> tuple[int, int, str, int]:
         return 10**9, 0, name, 0
     if name == "embed":
         return -1, 0, name, 0
-    return node.layer, int(node.kind == "mlp"), node.kind, node.head
+    kinds = ("head", *ATTENTION_INPUTS, "mlp")
+    return node.layer, kinds.index(node.kind), "", node.head
 
 
 def _mean_of_pairs(values: Array) -> Array:
@@ -289,5 +300,3 @@ def _mean_of_pairs(values: Array) -> Array:
     count = there.sum(0)
     total = np.where(there, values, 0.0).sum(0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-

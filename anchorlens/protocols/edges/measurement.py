@@ -59,10 +59,10 @@ class EdgeUnit:
         if n == 1:
             return ()
         half = (n + 1) // 2
-        parts: list[EdgeUnit] = []
-        for some in (self.edges[:half], self.edges[half:]):
-            parts.append(replace(self, edges=some, work=self.work * len(some) / n))
-        return parts
+        return [
+            replace(self, edges=some, work=self.work * len(some) / n)
+            for some in (self.edges[:half], self.edges[half:])
+        ]
 
 
 class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
@@ -193,7 +193,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
                 "cluster": pair.base.cluster,
                 "donor_id": pair.donor_id,
                 "anchor": [join_anchor(edge.name, place.anchor) for edge in unit.edges],
-                "layer": [edge.receiver.layer for edge in unit.edges],
+                "layer": [inputs.layer_of(edge) for edge in unit.edges],
                 "position": place.target[0] if spec.by == "position" else None,
                 "head": [None if head < 0 else head for head in heads],
                 "control": place.control,
@@ -205,7 +205,12 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
             }
         )
 
-    def list_cells(self, engine: Engine, inputs: EdgeInputs, spec: Edges) -> pd.DataFrame:
+    def list_cells(
+        self,
+        engine: Engine,  # noqa: ARG002
+        inputs: EdgeInputs,
+        spec: Edges,
+    ) -> pd.DataFrame:
         """Return the keys of all samples and the columns that follow from the inputs."""
         frames: list[pd.DataFrame] = []
         for pair in inputs.pairs:
@@ -215,7 +220,10 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
         return pd.concat(frames, ignore_index=True)
 
     def values_beforehand(
-        self, inputs: EdgeInputs, spec: Edges, samples: pd.DataFrame
+        self,
+        inputs: EdgeInputs,  # noqa: ARG002
+        spec: Edges,  # noqa: ARG002
+        samples: pd.DataFrame,
     ) -> npt.NDArray[np.float64]:
         """Return the value after the change where it follows by construction; NaN elsewhere."""
         fixed = samples["by_construction"].to_numpy(dtype=bool)

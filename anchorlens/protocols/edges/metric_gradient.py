@@ -45,9 +45,7 @@ def _difference(logits: Float[Tensor, "d_vocab"], own: Answers) -> Float[Tensor,
     return logits[own.answer[own.n_common]] - logits[own.wrong[own.n_common]]
 
 
-def _log_probability(
-    log_p: Float[Tensor, "read d_vocab"], own: Answers
-) -> Float[Tensor, ""]:
+def _log_probability(log_p: Float[Tensor, "read d_vocab"], own: Answers) -> Float[Tensor, ""]:
     """Return the log-probability of the answer."""
     if own.any_of:
         return log_p[0, list(own.answer)].logsumexp(0)

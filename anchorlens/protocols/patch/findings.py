@@ -96,8 +96,8 @@ class _Grid:
         fact = self.effects[cell]
         unit = unit_words(self.result.unit)
         if isnan(fact.sim_low):
-            return f"{fact.value:+.{_digits(fact)}f} {unit} at {cell[0]}, layer {cell[1]}"
-        return f"{_with_band(fact)} {unit} at {cell[0]}, layer {cell[1]}"
+            return f"{fact.value:+.{_digits(fact)}f} {unit} at {self.result.name_cell(*cell)}"
+        return f"{_with_band(fact)} {unit} at {self.result.name_cell(*cell)}"
 
 
 def patch_findings(result: PatchResult) -> Findings:
@@ -127,19 +127,19 @@ def _name_cells(grid: _Grid) -> Findings:
     result = grid.result
     # Layers of one statement: heads of one number in several layers are different heads; effects of
     # other sign stand apart.
-    has_heads = result.by in ("head", "head_position")
+    is_apart = result.by in ("head", "head_position") or not result.has_layers
     places: dict[tuple[str, float], list[int]] = {}
     for place, layer in grid.standing:
-        part = layer if has_heads else copysign(1, grid.effects[place, layer].value)
+        part = layer if is_apart else copysign(1, grid.effects[place, layer].value)
         places.setdefault((place, part), []).append(layer)
     top = max(grid.standing, key=grid.size)
     share = facts_of(grid.contrasts, SHARE, "none")[top]
     larger = _larger_cell(grid, top)
     which = "Largest that stands" if larger else "Largest"
     headline = (
-        f"{len(grid.standing)} of {len(grid.effects)} cells stand: {_directions(grid, places)} more"
-        f" than {grid.controls}. {which}: {grid.largest(top)}; recovered share"
-        f" {share.to_text(share.digits(2), sign=False)} there."
+        f"{len(grid.standing)} of {len(grid.effects)} {result.cell_word}s stand:"
+        f" {_directions(grid, places)} more than {grid.controls}. {which}: {grid.largest(top)};"
+        f" recovered share {share.to_text(share.digits(2), sign=False)} there."
     )
     if larger:
         headline += f" The largest effect, {grid.largest(larger)}, does not stand."
@@ -153,11 +153,13 @@ def _name_cells(grid: _Grid) -> Findings:
             Finding.of(EFFECT, STANDS, banded, layers=tuple(layers), anchor=place, p=p)
         )
     statements.sort(key=lambda one: -abs(one.value or 0.0))
-    rows = [_row(one, grid.contrasts, result.controls) for one in statements[:_MOST_ROWS]]
+    rows = [_row(one, grid.contrasts, result) for one in statements[:_MOST_ROWS]]
     heads = (
-        "place",
-        "layers",
-        "max layer",
+        *(
+            (result.place_word, "layers", "max layer")
+            if result.has_layers
+            else (result.place_word,)
+        ),
         f"effect [joint 95 %], {unit_words(result.unit)}",
         "recovered",
         *(f"minus {name}" for name in result.controls),
@@ -182,6 +184,7 @@ def _directions(grid: _Grid, places: Mapping[tuple[str, float], list[int]]) -> s
     """Return what is patched and whether the metric rises: ``patching A (layer 3) raises
     logit_diff``.
     """
+    result = grid.result
     clauses: list[str] = []
     for verb, sign in (("raises", 1), ("lowers", -1)):
         own = {
@@ -190,7 +193,7 @@ def _directions(grid: _Grid, places: Mapping[tuple[str, float], list[int]]) -> s
             if grid.effects[key[0], layers[0]].value * sign > 0
         }
         if own:
-            clauses.append(f"patching {_where(own)} {verb} {grid.metric}")
+            clauses.append(f"{result.change_word} {_where(result, own)} {verb} {grid.metric}")
     return join_with_and(clauses) + (", each" if len(clauses) > 1 else "")
 
 
@@ -218,11 +221,13 @@ def _without_names(grid: _Grid) -> Findings:
         )
     fact = grid.effects[grid.standing[0]]
     words = row_words("patch")
+    result = grid.result
+    named = f"{result.cell_word}s"
     is_few = fact.n < MIN_QUESTIONS_FOR_LAYERS
     n, of = (fact.n, words.groups) if is_few else (fact.n_clusters, words.clusters)
     headline = (
-        f"At some cells patching {join_with_and(verbs)} more than {grid.controls}. Cells are named"
-        f" from {MIN_QUESTIONS_FOR_LAYERS} {of} on; here are {n}."
+        f"At some {named} {result.change_word} {join_with_and(verbs)} more than {grid.controls}."
+        f" {named.capitalize()} are named from {MIN_QUESTIONS_FOR_LAYERS} {of} on; here are {n}."
     )
     top = max(grid.standing, key=grid.size)
     return Findings(tuple(statements), headline, notes=_notes(grid, top))
@@ -268,10 +273,12 @@ def _without_claim(
         return DESCRIPTION, f"{which} values without bands: nothing is claimed."
     if not result.controls:
         return DESCRIPTION, "No control was measured, so nothing is claimed."
-    sentence = f"No cell stands against {' and '.join(result.controls)}."
+    sentence = f"No {result.cell_word} stands against {' and '.join(result.controls)}."
     found = list(statuses.values()).count(NULL_MOVES)
     if found:
-        sentence += f" At {found} cells a control itself accounts for most of the difference."
+        sentence += (
+            f" At {found} {result.cell_word}s a control itself accounts for most of the difference."
+        )
     status = TOO_FEW if statuses[best] == TOO_FEW else NOT_DETECTED
     return status, sentence
 
@@ -297,8 +304,8 @@ def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
         excluded = len(grid.statuses) - len(own)
         if excluded:
             notes.append(
-                f"Not tested: {excluded} of {len(grid.statuses)} cells, whose value follows by"
-                " construction."
+                f"Not tested: {excluded} of {len(grid.statuses)} {result.cell_word}s, whose value"
+                " follows by construction."
             )
     return tuple(filter(None, (*notes, *_notes_on_controls(result))))
 
@@ -336,19 +343,19 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
     return notes
 
 
-def _row(one: Finding, contrasts: pd.DataFrame, controls: tuple[str, ...]) -> tuple[str, ...]:
+def _row(one: Finding, contrasts: pd.DataFrame, result: PatchResult) -> tuple[str, ...]:
     """Return the cells of a place in the table."""
     effects = facts_of(contrasts, EFFECT, "none")
     at = next(
         cell for cell, fact in effects.items() if cell[0] == one.anchor and fact.value == one.value
     )
-    less = [facts_of(contrasts, LESS_CONTROL, control)[at] for control in controls]
+    less = [facts_of(contrasts, LESS_CONTROL, control)[at] for control in result.controls]
     effect = effects[at]
     share = facts_of(contrasts, SHARE, "none")[at]
+    layers = (format_layers(one.layers), str(at[1])) if result.has_layers else ()
     return (
         one.anchor,
-        format_layers(one.layers),
-        str(at[1]),
+        *layers,
         _with_band(effect),
         share.to_text(share.digits(2), sign=False),
         *map(_with_band, less),
@@ -371,9 +378,9 @@ def _digits(fact: LayerEstimate) -> int:
     return min(12, max(1, 2 - floor(log10(abs(fact.value))))) if fact.value else 2
 
 
-def _where(places: Mapping[tuple[str, float], list[int]]) -> str:
+def _where(result: PatchResult, places: Mapping[tuple[str, float], list[int]]) -> str:
     if len(places) > _MOST_NAMED:
-        return f"{len(places)} places"
+        return f"{len(places)} {result.place_word}s"
     return join_with_and(
-        [f"{place} ({name_layers(layers)})" for (place, _), layers in places.items()]
+        [result.name_place(place, name_layers(layers)) for (place, _), layers in places.items()]
     )

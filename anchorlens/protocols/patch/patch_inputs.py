@@ -294,7 +294,11 @@ def _reason_against(adapter: Adapter, spec: PairSpecification, pair: PatchPair) 
 
 
 def _make_pair(
-    adapter: Adapter, spec: PairSpecification, one: TokenizedPair, reading: MetricReading, answers: Answers
+    adapter: Adapter,
+    spec: PairSpecification,
+    one: TokenizedPair,
+    reading: MetricReading,
+    answers: Answers,
 ) -> PatchPair:
     """Return a pair with its places; the answer's first tokens are appended to both prompts."""
     forced = tokens_to_append(reading.metric, answers)

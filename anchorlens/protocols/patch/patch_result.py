@@ -5,7 +5,7 @@ of the mean over pairs.
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,21 @@ class PatchResult(SweepResult):
         >>> grid.effects.shape  # [pair layer position]  # doctest: +SKIP
         >>> grid.to_xarray().mean("pair").sel(position=5)  # doctest: +SKIP
     """
+
+    cell_word: ClassVar[str] = "cell"
+    """Word for what is measured, in texts."""
+    change_word: ClassVar[str] = "patching"
+    place_word: ClassVar[str] = "place"
+    has_layers: ClassVar[bool] = True
+    """Whether a place is measured at several layers, which texts name."""
+
+    def name_cell(self, place: str, layer: int) -> str:
+        """Return the name of a cell in texts."""
+        return f"{place}, layer {layer}"
+
+    def name_place(self, place: str, layers: str) -> str:
+        """Return the name of a place with its layers in texts."""
+        return f"{place} ({layers})"
 
     @property
     def by(self) -> str:
