@@ -9,11 +9,12 @@ number of its key/value head.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import NamedTuple
 
-from anchorlens.errors import InputError, did_you_mean
+from anchorlens.errors import InputError
 
 EMBED = "embed"
 HEAD = "head"
@@ -176,12 +177,12 @@ class Graph:
             patterns = _GROUPS.get(one, (one,))
             found = {name for name in names if any(fnmatchcase(name, each) for each in patterns)}
             if not found:
-                known = [*_GROUPS, *names]
+                near = get_close_matches(one, [*_GROUPS, *names], n=2)
+                hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
                 raise InputError(
-                    f"{argument}={one!r}: no {argument[:-1]} of this model."
-                    f" {did_you_mean(one, known)} {argument.title()} are written"
-                    f" {', '.join(names[1:3])} or {names[-1]}; patterns such as 'a5.*' stand for"
-                    " several.",
+                    f"{argument}={one!r}: no {argument[:-1]} of this model.{hint}"
+                    f" {argument.title()} are written {names[1]}, {names[-2]} or {names[-1]};"
+                    " patterns such as 'a5.*' stand for several.",
                     argument=argument,
                 )
             chosen |= found

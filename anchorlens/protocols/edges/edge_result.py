@@ -74,7 +74,7 @@ class EdgeResult(PatchResult):
     def name_place(self, place: str, layers: str) -> str:
         return place
 
-    @property
+    @cached_property
     def places(self) -> tuple[str, ...]:
         """Places at which contributions are exchanged: ``all``, segments or positions."""
         return tuple(dict.fromkeys(_place_of(anchor) for anchor in self.anchors))
@@ -206,9 +206,9 @@ class EdgeResult(PatchResult):
             for anchor, _ in find_standing_cells(
                 self.contrasts(all_columns=True), self.noise_floor
             ):
-                if _place_of(anchor) == self.places[number]:
-                    sender, receiver = split_edge(split_anchor(anchor)[0])
-                    stands[senders.index(sender), receivers.index(receiver)] = True
+                where, sender, receiver = self._cell_of[anchor]
+                if where == number:
+                    stands[sender, receiver] = True
         own = self._samples[self._samples["control"] == control]
         if name != MEAN:
             own = own[own["example_id"] == name]
@@ -247,6 +247,18 @@ class EdgeResult(PatchResult):
         senders, receivers = (sorted(dict.fromkeys(names), key=_order) for names in both)
         return tuple(senders), tuple(receivers)
 
+    @cached_property
+    def _cell_of(self) -> dict[str, tuple[int, int, int]]:
+        """Anchor -> numbers of its place, sender and receiver."""
+        axes = (self.places, *self._nodes)
+        numbers = [{name: number for number, name in enumerate(names)} for names in axes]
+        cells: dict[str, tuple[int, int, int]] = {}
+        for anchor in self.anchors:
+            edge, place = split_anchor(anchor)
+            sender, receiver = split_edge(edge)
+            cells[anchor] = numbers[0][place], numbers[1][sender], numbers[2][receiver]
+        return cells
+
     @override
     def _describe_array(self) -> str:
         senders, receivers = self._nodes
@@ -261,12 +273,7 @@ class EdgeResult(PatchResult):
         own = self._samples[self._samples["control"] == control]
         values = own[quantity] if quantity in own else self._shares(own)
         senders, receivers = self._nodes
-        cell_of: dict[str, tuple[int, int, int]] = {}
-        for anchor in self.anchors:
-            sender, receiver = split_edge(split_anchor(anchor)[0])
-            place = self.places.index(_place_of(anchor))
-            cell_of[anchor] = place, senders.index(sender), receivers.index(receiver)
-        at = np.array([cell_of[anchor] for anchor in own["anchor"]]).reshape(-1, 3)
+        at = np.array([self._cell_of[anchor] for anchor in own["anchor"]]).reshape(-1, 3)
         pairs = pd.Categorical(own["example_id"], list(self.example_ids)).codes
         shape = (len(self.example_ids), len(self.places), len(senders), len(receivers))
         out = np.full(shape, np.nan)

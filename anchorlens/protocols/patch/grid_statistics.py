@@ -54,6 +54,11 @@ class GridStatistics:
         # Another pair of the control is a measured pair itself: it joins no groups.
         return find_clusters(self.samples.assign(donor_id=""))
 
+    @cached_property
+    def _rank_of(self) -> dict[str, int]:
+        """Anchor -> its number in display order."""
+        return {anchor: number for number, anchor in enumerate(self.anchors)}
+
     @property
     def n_groups(self) -> int:
         """Number of groups of pairs."""
@@ -68,9 +73,10 @@ class GridStatistics:
         """Return a column of the samples, [pair cell]; NaN where a pair lacks a cell."""
         own = self.samples[self.samples["control"] == control]
         wide = own.pivot_table(index=_ROW, columns=_CELL, values=column, sort=False, observed=True)
-        layers = sorted(own["layer"].unique())
-        cells = pd.MultiIndex.from_product([self.anchors, layers], names=_CELL)
-        return wide.reindex(columns=cells[cells.isin(wide.columns)])
+        # In order of anchors, then layers; an edge has one layer.
+        ranks = wide.columns.get_level_values("anchor").map(self._rank_of)
+        order = np.lexsort([wide.columns.get_level_values("layer").to_numpy(), ranks.to_numpy()])
+        return wide.iloc[:, order]
 
     def by_construction(self, control: str) -> pd.Series:
         """Return, for every cell, whether more than half of the pairs hold by construction."""
