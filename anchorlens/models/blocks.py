@@ -134,7 +134,7 @@ class Block(ABC):
         if angles is None:
             return x
         if torch.is_grad_enabled() and x.requires_grad:
-            return self._rotated(x, angles)
+            return self._turn(x, angles)
         cos, sin = angles
         width = cos.shape[-1]
         if self.adjacent_pairs:
@@ -151,7 +151,7 @@ class Block(ABC):
         left.copy_(turned)
         return x
 
-    def _rotated(self, x: Float[Tensor, "*token head d_head"], angles: Angles) -> Tensor:
+    def _turn(self, x: Float[Tensor, "*token head d_head"], angles: Angles) -> Tensor:
         """Rotate queries or keys into a new tensor, for gradients."""
         cos, sin = angles
         width = cos.shape[-1]
@@ -221,7 +221,7 @@ def norm(
     return out * weight if bias is None else torch.addcmul(bias.to(dtype), out, weight.to(dtype))
 
 
-def normed_shares(
+def share_norm(
     parts: Float[Tensor, "token head d_model"],
     total: Float[Tensor, "token d_model"],
     apply: Callable[[Tokens], Tokens],
@@ -230,8 +230,8 @@ def normed_shares(
 
     Args:
         parts: Parts, in float32.
-        total: Their sum, with a bias where there is one, in the dtype of the model.
-        apply: RMS norm.
+        total: Sum of the parts, with a bias where there is one, in the dtype of the model.
+        apply: Function that applies the RMS norm to tokens.
 
     Raises:
         InputError: If the norm is not a scale of each token times a weight.
@@ -251,7 +251,7 @@ def normed_shares(
     return parts * weight[:, None] * scale[:, None]
 
 
-def gated(
+def multiply_gate(
     gate: Float[Tensor, "token d_mlp"], inner: Float[Tensor, "token d_mlp"]
 ) -> Float[Tensor, "token d_mlp"]:
     """Multiply the inside of an MLP by its gate, in place unless gradients are recorded."""

@@ -91,7 +91,7 @@ def attribution_scores(
 @torch.no_grad()
 def contributions(
     adapter: Adapter, prompts: EdgePrompts, senders: "set[Node]"
-) -> dict[Node, Float[Tensor, "pos d_model"]]:
+) -> dict[Node, Float[Tensor, "changed d_model"]]:
     """Return what each sender adds in the source's run minus what it adds in the target's, at the
     exchanged positions, in float32.
     """

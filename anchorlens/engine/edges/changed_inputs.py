@@ -1,4 +1,4 @@
-"""What receivers compute when the contribution of one sender to their input is changed.
+"""Outputs of receivers with the contribution of one sender to their input changed.
 
 The input of a receiver in the target's run, plus c(source) - c(target), where c is what the sender
 adds to the stream (METHOD 4b). Between sender and receiver nothing else changes (``direct``), or
@@ -17,7 +17,7 @@ from anchorlens.engine.edges.row_states import (
     LayerStates,
     attend,
     embed_row,
-    rotated_inputs,
+    project_and_rotate,
     run_layers,
 )
 from anchorlens.models.adapter import Adapter
@@ -62,7 +62,7 @@ class ChangedInputs:
     block: Block
     states: LayerStates
     senders: tuple[Node, ...]
-    positions: Int[Tensor, "pos"]
+    positions: Int[Tensor, "output"]
     outputs: Tensor
 
     def heads_of(self, receiver: Node) -> range:
@@ -83,7 +83,7 @@ def change_inputs(
     Args:
         adapter: The model.
         prompts: Target and source.
-        edges: Edges.
+        edges: Edges whose receivers are computed.
         between: ``direct`` or ``mlps``.
     """
     if not prompts.at:
@@ -103,22 +103,22 @@ def change_inputs(
         _, theirs = next(sources)
         for kind in ATTENTION_INPUTS:
             own = senders_of.get((kind, layer), [])
-            yield from _changed_heads(kind, block, states, deltas, own)
+            yield from _change_heads(kind, block, states, deltas, own)
         mlp_senders = senders_of.get((MLP, layer), [])
         if block.parallel:
-            yield from _changed_mlp(block, states, deltas, mlp_senders)
+            yield from _change_mlp(block, states, deltas, mlp_senders)
             if between == "mlps":
                 deltas.pass_mlp(block, states)
         if any(node.layer == layer and node.kind == HEAD for node in deltas.wanted):
             deltas.add_heads(block, theirs, states)
         if not block.parallel:
-            yield from _changed_mlp(block, states, deltas, mlp_senders)
+            yield from _change_mlp(block, states, deltas, mlp_senders)
             if between == "mlps":
                 deltas.pass_mlp(block, states)
         if states.mlp is not None and theirs.mlp is not None:
             deltas.add(Node(MLP, layer), deltas.difference(theirs.mlp, states.mlp))
         if layer == adapter.n_layers - 1:
-            yield from _changed_stream(
+            yield from _change_stream(
                 block, states, deltas, senders_of.get((LOGITS, layer + 1), [])
             )
         if layer == top:
@@ -126,7 +126,7 @@ def change_inputs(
 
 
 class _Deltas:
-    """Change of the stream at the exchanged positions for each sender, [pos d_model] in float32.
+    """Change of the stream at the exchanged positions for each sender, [changed d_model] in float32.
 
     ``wanted``: senders that are kept.
     """
@@ -135,16 +135,16 @@ class _Deltas:
         self.wanted = wanted
         self.at = torch.tensor(prompts.at, device="cpu")
         self.by = torch.tensor(prompts.by, device="cpu")
-        self._of: dict[Node, Float[Tensor, "pos d_model"]] = {}
+        self._of: dict[Node, Float[Tensor, "changed d_model"]] = {}
 
     def difference(
-        self, source: Float[Tensor, "pos *width"], target: Float[Tensor, "pos *width"]
+        self, source: Float[Tensor, "source_pos *width"], target: Float[Tensor, "target_pos *width"]
     ) -> Tensor:
         """Return the source minus the target at the exchanged positions, in float32."""
         device = target.device
         return source[self.by.to(device)].float() - target[self.at.to(device)].float()
 
-    def add(self, sender: Node, delta: Float[Tensor, "pos d_model"]) -> None:
+    def add(self, sender: Node, delta: Float[Tensor, "changed d_model"]) -> None:
         """Keep the change of a sender, if it is wanted."""
         if sender in self.wanted:
             self._of[sender] = delta
@@ -157,7 +157,7 @@ class _Deltas:
         for head, delta in enumerate((source - target).unbind(1)):
             self.add(Node(HEAD, block.layer, head), delta)
 
-    def of(self, senders: Sequence[Node], device: torch.device) -> Float[Tensor, "sender pos d"]:
+    def of(self, senders: Sequence[Node], device: torch.device) -> Float[Tensor, "sender changed d_model"]:
         """Return the changes of some senders."""
         return torch.stack([self._of[sender].to(device) for sender in senders])
 
@@ -173,7 +173,7 @@ class _Deltas:
                 self._of[sender] = change
 
 
-def _changed_heads(
+def _change_heads(
     kind: str, block: Block, states: LayerStates, deltas: _Deltas, senders: Sequence[Node]
 ) -> Iterator[ChangedInputs]:
     """Yield the outputs of heads whose queries, keys or values read changed streams."""
@@ -186,32 +186,32 @@ def _changed_heads(
         x = states.pre[at] + deltas.of(some, device)
         cases = len(some)
         tokens = x.to(states.pre.dtype).flatten(0, 1)
-        new = rotated_inputs(block, tokens, at.repeat(cases))[ATTENTION_INPUTS.index(kind)]
+        new = project_and_rotate(block, tokens, at.repeat(cases))[ATTENTION_INPUTS.index(kind)]
         new = new.unflatten(0, (cases, -1))
         if kind == "q":
             z = attend(block, new, states.k[None], states.v[None], at)
-            yield _made(kind, block, states, some, at, z)
+            yield _pack(kind, block, states, some, at, z)
             continue
         table = (states.k if kind == "k" else states.v).repeat(cases, 1, 1, 1)
         table[:, at] = new.to(table.dtype)
         k = table if kind == "k" else states.k[None]
         v = table if kind == "v" else states.v[None]
-        yield _made(
+        yield _pack(
             kind, block, states, some, after, attend(block, states.q[None, after], k, v, after)
         )
 
 
-def _changed_mlp(
+def _change_mlp(
     block: Block, states: LayerStates, deltas: _Deltas, senders: Sequence[Node]
 ) -> Iterator[ChangedInputs]:
     """Yield what the MLP adds to the stream when it reads changed streams."""
     device = states.pre.device
     for some in _in_parts(senders, 4 * len(deltas.at) * states.pre.shape[1]):
         _, out = _mlp_outputs(block, states, deltas.at, deltas.of(some, device))
-        yield _made(MLP, block, states, some, deltas.at.to(device), out)
+        yield _pack(MLP, block, states, some, deltas.at.to(device), out)
 
 
-def _changed_stream(
+def _change_stream(
     block: Block, states: LayerStates, deltas: _Deltas, senders: Sequence[Node]
 ) -> Iterator[ChangedInputs]:
     """Yield the changed final stream."""
@@ -219,15 +219,15 @@ def _changed_stream(
     at = deltas.at.to(device)
     for some in _in_parts(senders, len(at) * states.pre.shape[1]):
         out = (states.post[at] + deltas.of(some, device)).to(states.pre.dtype)
-        yield _made(LOGITS, block, states, some, at, out)
+        yield _pack(LOGITS, block, states, some, at, out)
 
 
 def _mlp_outputs(
     block: Block,
     states: LayerStates,
-    at: Int[Tensor, "pos"],
-    delta: Float[Tensor, "sender pos d_model"],
-) -> tuple[Tensor, Float[Tensor, "sender pos d_model"]]:
+    at: Int[Tensor, "changed"],
+    delta: Float[Tensor, "sender changed d_model"],
+) -> tuple[Tensor, Float[Tensor, "sender changed d_model"]]:
     """Return what the MLP adds to the stream of the target, and to changed streams."""
     assert states.mlp is not None  # the graph has MLPs
     at = at.to(states.pre.device)
@@ -238,12 +238,12 @@ def _mlp_outputs(
     return states.mlp[at], out.unflatten(0, x.shape[:2])
 
 
-def _made(
+def _pack(
     kind: str,
     block: Block,
     states: LayerStates,
     senders: Sequence[Node],
-    positions: Int[Tensor, "pos"],
+    positions: Int[Tensor, "output"],
     outputs: Tensor,
 ) -> ChangedInputs:
     return ChangedInputs(

@@ -28,7 +28,7 @@ _PASS_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 8192}
 
 
 @dataclass(frozen=True)
-class _Patch:
+class _OutputPatch:
     """Patch of one receiver's output that has the effect of an edge."""
 
     edge: Edge
@@ -69,7 +69,7 @@ def edge_values(
     final = _final_stream(adapter, prompts.target)
     before = _value(reader, adapter, final[reader.position.to(final.device)][None], metric)[0]
     values: dict[Edge, float] = {}
-    waiting: list[_Patch] = []
+    waiting: list[_OutputPatch] = []
     wanted: dict[tuple[str, int, Node], list[Edge]] = {}
     for edge in edges:
         key = edge.receiver.kind, edge.receiver.layer, edge.sender
@@ -112,7 +112,7 @@ def _final_stream(adapter: Adapter, ids: tuple[int, ...]) -> Float[Tensor, "pos 
 
 def _patch_of(
     adapter: Adapter, changed: ChangedInputs, number: int, edge: Edge, end: int
-) -> _Patch:
+) -> _OutputPatch:
     """Return the patch with the effect of an edge; ``number``: number of the sender."""
     used = changed.positions < end
     positions = changed.positions[used].cpu()
@@ -126,20 +126,20 @@ def _patch_of(
     streams = values.expand(adapter.n_layers, 1, *values.shape)
     slots = Slots(positions[None], torch.ones(1, len(positions), dtype=torch.bool))
     swap = AnchorSwap(anchor=edge.name, control="none", slots=slots, streams=streams, heads=heads)
-    return _Patch(edge, changed.block.layer, site, swap)
+    return _OutputPatch(edge, changed.block.layer, site, swap)
 
 
 def _flow(
     engine: Engine,
     prompts: EdgePrompts,
     reader: Reader,
-    patches: Sequence[_Patch],
+    patches: Sequence[_OutputPatch],
     metric: str,
 ) -> Iterator[tuple[Edge, float]]:
     """Yield the metric of each patch, with everything behind it recomputed."""
     tokens = pad_rows([prompts.target])
     for site in dict.fromkeys(patch.site for patch in patches):
-        by_layer: dict[int, list[_Patch]] = {}
+        by_layer: dict[int, list[_OutputPatch]] = {}
         for patch in patches:
             if patch.site == site:
                 by_layer.setdefault(patch.layer, []).append(patch)

@@ -99,7 +99,7 @@ class Graph:
 
     @property
     def senders(self) -> tuple[Node, ...]:
-        """All senders, in order of computation."""
+        """Senders of the model, in order of computation."""
         out = [Node(EMBED, 0)]
         for layer in range(self.n_layers):
             out += [Node(HEAD, layer, head) for head in range(self.n_heads)]
@@ -108,7 +108,7 @@ class Graph:
 
     @property
     def receivers(self) -> tuple[Node, ...]:
-        """All receivers, in order of computation."""
+        """Receivers of the model, in order of computation."""
         out: list[Node] = []
         for layer in range(self.n_layers):
             out += [Node("q", layer, head) for head in range(self.n_heads)]

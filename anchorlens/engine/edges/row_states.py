@@ -22,10 +22,10 @@ class LayerStates:
         pre: Stream before the block.
         q: Queries, normed and rotated.
         k: Keys, normed and rotated.
-        v: Values.
+        v: Values, [pos kv_head d_head].
         z: Heads' outputs.
         mid: Stream between attention and MLP.
-        mlp: What the MLP adds to the stream; None without an MLP.
+        mlp: Output of the MLP, as it is added to the stream; None without an MLP.
     """
 
     pre: Stream
@@ -51,7 +51,7 @@ def embed_row(adapter: Adapter, ids: tuple[int, ...]) -> Stream:
 def run_block(block: Block, x: Stream) -> LayerStates:
     """Run one block on the stream of one prompt."""
     at = torch.arange(len(x), device=x.device)
-    q, k, v = rotated_inputs(block, x, at)
+    q, k, v = project_and_rotate(block, x, at)
     z = attend(block, q[None], k[None], v[None], at)[0]
     mid = x + block.attn_out(z)
     mlp = block.mlp_out(x if block.parallel else mid)
@@ -71,7 +71,7 @@ def run_layers(adapter: Adapter, x: Stream) -> Iterator[tuple[Block, LayerStates
             x = states.post
 
 
-def rotated_inputs(
+def project_and_rotate(
     block: Block, x: Float[Tensor, "token d_model"], positions: Int[Tensor, "token"]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values of streams at positions, normed and rotated."""

@@ -47,11 +47,11 @@ from anchorlens.models.blocks import (
     Keys,
     Tokens,
     apply_in_slices,
-    gated,
+    multiply_gate,
     norm,
-    normed_shares,
     over_all_heads,
     product,
+    share_norm,
     times,
 )
 from anchorlens.models.hf_model import layer_window, text_config
@@ -297,9 +297,7 @@ class BridgeBlock(Block):
         if name not in self.block.submodules:
             return parts
         total = parts.sum(1) if bias is None else parts.sum(1) + bias.float()
-        return normed_shares(
-            parts, total.to(z.dtype), lambda out: self._apply_post_norms(out, "ln1")
-        )
+        return share_norm(parts, total.to(z.dtype), lambda out: self._apply_post_norms(out, "ln1"))
 
     @override
     def mlp_out(self, x: Tokens) -> Tokens | None:
@@ -415,7 +413,7 @@ def _mlp(mlp: Any) -> Callable[[Tokens], Tokens]:
     def run_products(normed: Tokens) -> Tokens:
         (w_in, b_in), (w_out, b_out), *gate = weights
         inner = times(normed, w_in, b_in)
-        inner = gated(act(times(normed, *gate[0])), inner) if gate else act(inner)
+        inner = multiply_gate(act(times(normed, *gate[0])), inner) if gate else act(inner)
         return times(inner, w_out, b_out)
 
     return run_products

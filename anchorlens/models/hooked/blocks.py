@@ -26,11 +26,11 @@ from anchorlens.models.blocks import (
     Keys,
     Tokens,
     apply_in_slices,
-    gated,
+    multiply_gate,
     norm,
-    normed_shares,
     over_all_heads,
     product,
+    share_norm,
     times,
 )
 
@@ -214,9 +214,7 @@ class HookedBlock(Block):
         if not self.norms_after and not self.block.cfg.use_normalization_before_and_after:
             return parts
         total = parts.sum(1) + attn.b_O.float()
-        return normed_shares(
-            parts, total.to(z.dtype), lambda out: self._apply_post_norms(out, "ln1")
-        )
+        return share_norm(parts, total.to(z.dtype), lambda out: self._apply_post_norms(out, "ln1"))
 
     @override
     def mlp_out(self, x: Tokens) -> Tokens | None:
@@ -238,7 +236,7 @@ class HookedBlock(Block):
         ):
             return mlp(normed[None])[0]
         if isinstance(mlp, GatedMLP):
-            inner = gated(mlp.act_fn(times(normed, mlp.W_gate)), times(normed, mlp.W_in))
+            inner = multiply_gate(mlp.act_fn(times(normed, mlp.W_gate)), times(normed, mlp.W_in))
             inner = inner.add_(mlp.b_in) if self.biased[4] else inner
         else:
             inner = mlp.act_fn(times(normed, mlp.W_in, mlp.b_in))

@@ -116,7 +116,7 @@ def prompts_of(pair: PatchPair, place: Placement) -> EdgePrompts:
     )
 
 
-def check_supported(adapter: Adapter, spec: Edges) -> None:
+def check_model_has_edges(adapter: Adapter, spec: Edges) -> None:
     """Raise InputError if edges of a model cannot be measured."""
     feature = adapter.find_unsupported_feature() or adapter.find_user_hook()
     if feature is not None:

@@ -11,10 +11,10 @@ import torch
 from typing_extensions import override
 
 from anchorlens.engine.edges.attribution import attribution_scores
-from anchorlens.engine.edges.cost import edge_flops, peak_bytes
+from anchorlens.engine.edges.edge_cost import edge_flops, peak_bytes
 from anchorlens.engine.edges.exact import edge_values
 from anchorlens.engine.edges.graph import Edge
-from anchorlens.engine.edges.reference import ReferenceEdges
+from anchorlens.engine.edges.hooked_edges import ReferenceEdges
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.hooked_passes import full_reader, measure
 from anchorlens.engine.readouts import Reader
@@ -29,7 +29,7 @@ from anchorlens.protocols.edges.analysis import ANALYSIS
 from anchorlens.protocols.edges.edge_anchors import join_anchor, split_anchor
 from anchorlens.protocols.edges.edge_inputs import (
     EdgeInputs,
-    check_supported,
+    check_model_has_edges,
     prepare_edges,
     prompts_of,
     restore_edges,
@@ -72,7 +72,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
 
     @override
     def check_model(self, spec: Edges, adapter: Adapter) -> None:
-        check_supported(adapter, spec)
+        check_model_has_edges(adapter, spec)
 
     @override
     def prepare(self, context: PairContext, spec: Edges) -> EdgeInputs:

@@ -14,7 +14,7 @@ from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.questions.edges import parse_edges
 
 
-class Edges(Kind):
+class CutEdges(Kind):
     """Attention edges as text: ``source -> target``."""
 
     metavar: ClassVar[str] = "'A -> B'"
@@ -44,7 +44,7 @@ class Knockout(TruthSpecification):
     QUICK_VALUES: ClassVar[Mapping[str, Any]] = {"placebos": False}
     QUICK_NULLS: ClassVar[Collection[str]] = ("placebos",)
 
-    edges: Annotated[str, Edges()] = argument(
+    edges: Annotated[str, CutEdges()] = argument(
         "exact_question -> later",
         "Attention edges to cut: from an anchor to another anchor or to later (all later tokens).",
     )

@@ -27,7 +27,7 @@ def edge_flops(
     Args:
         shape: Sizes of the model.
         prompts: Target and source.
-        edges: Edges.
+        edges: Edges that are measured.
         end: One past the last position that is read.
         n_gradients: Number of forward and backward passes of an attribution; 0 for exact effects.
         frozen: Whether everything behind the receivers is frozen.
