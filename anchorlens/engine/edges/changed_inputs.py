@@ -126,7 +126,8 @@ def change_inputs(
 
 
 class _Deltas:
-    """Change of the stream at the exchanged positions for each sender, [changed d_model] in float32.
+    """Change of the stream for each sender, [changed d_model] in float32, at the exchanged
+    positions.
 
     ``wanted``: senders that are kept.
     """
@@ -157,7 +158,9 @@ class _Deltas:
         for head, delta in enumerate((source - target).unbind(1)):
             self.add(Node(HEAD, block.layer, head), delta)
 
-    def of(self, senders: Sequence[Node], device: torch.device) -> Float[Tensor, "sender changed d_model"]:
+    def of(
+        self, senders: Sequence[Node], device: torch.device
+    ) -> Float[Tensor, "sender changed d_model"]:
         """Return the changes of some senders."""
         return torch.stack([self._of[sender].to(device) for sender in senders])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.engine.edges.changed_inputs import ChangedInputs, EdgePrompts, change_inputs
@@ -164,46 +164,54 @@ def _frozen(
     """Yield the metric of each edge, with everything behind the receiver but the final norm and
     the logits frozen.
     """
-    reads = reader.position.to(final.device)
-    place = {int(position): i for i, position in enumerate(changed.positions.tolist())}
-    found = [(n, place[t]) for n, t in enumerate(reader.position.tolist()) if t in place]
-    if not found:
+    place = {position: slot for slot, position in enumerate(changed.positions.tolist())}
+    reads = reader.position.tolist()
+    at = [number for number, position in enumerate(reads) if position in place]
+    if not at:
         return
-    read = torch.tensor([n for n, _ in found], device="cpu")
-    slot = torch.tensor([i for _, i in found], device="cpu").to(changed.outputs.device)
-    names: list[Edge] = []
-    streams: list[Tensor] = []
-    for i, some in enumerate(edges):
-        out = changed.outputs[i, slot]
-        for edge in some:
-            stream = final[reads].clone()
-            own = stream[read.to(stream.device)]
-            stream[read.to(stream.device)] = _final_of(changed, edge, out, own, reads[read])
-            names.append(edge)
-            streams.append(stream)
-    values = _value(reader, adapter, torch.stack(streams), metric)
-    yield from zip(names, values, strict=True)
+    slots = [place[reads[number]] for number in at]
+    some: list[tuple[int, Edge]] = []
+    for number, own in enumerate(edges):
+        some += [(number, edge) for edge in own]
+    positions = torch.tensor([reads[number] for number in at], device="cpu")
+    change = _changes_of(changed, some, slots, positions.to(changed.outputs.device))
+    base = final[reader.position.to(final.device)]
+    streams = base.float().repeat(len(some), 1, 1)
+    streams[:, at] += change.to(streams.device)
+    values = _value(reader, adapter, streams.to(final.dtype), metric)
+    yield from zip([edge for _, edge in some], values, strict=True)
 
 
-def _final_of(
-    changed: ChangedInputs, edge: Edge, out: Tensor, final: Tensor, positions: Tensor
-) -> Float[Tensor, "read d_model"]:
-    """Return the final stream with the changed output of a receiver at some positions; ``out``:
-    outputs there; ``final``: final stream there.
+def _changes_of(
+    changed: ChangedInputs,
+    edges: Sequence[tuple[int, Edge]],
+    slots: Sequence[int],
+    positions: Int[Tensor, "read"],
+) -> Float[Tensor, "edge read d_model"]:
+    """Return the change of what the receivers of some edges add to the stream, in float32.
+
+    Args:
+        changed: Outputs of the receivers.
+        edges: Number of the sender, and edge.
+        slots: Slots of the outputs that are read.
+        positions: Positions of these slots.
     """
+    states = changed.states
+    senders = [number for number, _ in edges]
+    outputs = changed.outputs[:, list(slots)][senders]
     if changed.kind == LOGITS:
-        return out.to(final.dtype)
-    positions = positions.to(changed.states.pre.device)
+        return outputs.float() - states.post[positions].float()
     if changed.kind == MLP:
-        assert changed.states.mlp is not None
-        change = out.float() - changed.states.mlp[positions].float()
-    else:
-        before = changed.states.z[positions]
+        assert states.mlp is not None  # the graph has MLPs
+        return outputs.float() - states.mlp[positions].float()
+    before = states.z[positions]
+    after = before.repeat(len(edges), 1, 1, 1)
+    for number, (_, edge) in enumerate(edges):
         heads = changed.heads_of(edge.receiver)
-        after = before.clone()
-        after[:, heads.start : heads.stop] = out[:, heads.start : heads.stop].to(after.dtype)
-        change = changed.block.attn_out(after).float() - changed.block.attn_out(before).float()
-    return (final.float() + change.to(final.device)).to(final.dtype)
+        own = slice(heads.start, heads.stop)
+        after[number, :, own] = outputs[number, :, own].to(after.dtype)
+    out = changed.block.attn_out(after.flatten(0, 1)).float()
+    return out.unflatten(0, after.shape[:2]) - changed.block.attn_out(before).float()
 
 
 def _value(
