@@ -61,6 +61,8 @@ def attribution_scores(
             target's run. With more, target and source must have paired positions alone.
         on_progress: Progress callback.
     """
+    if not prompts.at:  # nothing is exchanged
+        return dict.fromkeys(edges, 0.0)
     receivers = {edge.receiver for edge in edges}
     n_runs = max(1, steps)
     x = embed_row(adapter, prompts.target)

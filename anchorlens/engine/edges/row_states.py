@@ -42,8 +42,8 @@ class LayerStates:
         return self.mid if self.mlp is None else self.mid + self.mlp
 
 
-def embed_row(adapter: Adapter, ids: tuple[int, ...]) -> Stream:
-    """Return the stream before block 0 of a prompt."""
+def embed_row(adapter: Adapter, ids: tuple[int, ...]) -> Float[Tensor, "_ d_model"]:
+    """Return the stream before block 0 of a prompt, [pos d_model]."""
     tokens = torch.tensor(ids, device="cpu").to(adapter.device)
     return adapter.embed(tokens, torch.arange(len(ids), device="cpu").to(adapter.device))
 
@@ -58,7 +58,9 @@ def run_block(block: Block, x: Stream) -> LayerStates:
     return LayerStates(pre=x, q=q, k=k, v=v, z=z, mid=mid, mlp=mlp)
 
 
-def run_layers(adapter: Adapter, x: Stream) -> Iterator[tuple[Block, LayerStates]]:
+def run_layers(
+    adapter: Adapter, x: Float[Tensor, "_ d_model"]
+) -> Iterator[tuple[Block, LayerStates]]:
     """Yield each block with the activations of one prompt in it, from its embedding ``x``; the
     weights are in memory until the next one.
     """

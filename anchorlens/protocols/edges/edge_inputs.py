@@ -16,6 +16,11 @@ from anchorlens.protocols.edges.spec import Edges
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.warn import warn
+
+# Number of edges from which pairs may be too few for claims, and of groups that are enough.
+_MANY_EDGES = 100
+_ENOUGH_PAIRS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +67,23 @@ def graph_of(adapter: Adapter) -> Graph:
 def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
     """Make the inputs of a sweep."""
     made = prepare_patch(context, spec)
-    return EdgeInputs(**vars(made), edges=choose_edges(context.adapter, spec))
+    inputs = EdgeInputs(**vars(made), edges=choose_edges(context.adapter, spec))
+    _warn_of_few_pairs(inputs)
+    return inputs
+
+
+def _warn_of_few_pairs(inputs: EdgeInputs) -> None:
+    """Warn before measuring where few pairs can claim large effects only (METHOD 4b)."""
+    places = {place.anchor for pair in inputs.own_pairs for place in pair.placements}
+    n = len(inputs.edges) * len(places)
+    groups = len({pair.base.group for pair in inputs.own_pairs})
+    if inputs.controls and n >= _MANY_EDGES and groups < _ENOUGH_PAIRS:
+        warn(
+            f"{n:,} edges share one simultaneous band over {groups} groups of pairs, which shows"
+            " large effects only: over 960 cells an effect of one standard deviation was found in"
+            " 0, 28 and 88 % of runs at 12, 20 and 40 groups. Choose fewer edges, or take"
+            f" {_ENOUGH_PAIRS} pairs."
+        )
 
 
 def restore_edges(adapter: Adapter, spec: Edges, stored: StoredInputs) -> EdgeInputs:

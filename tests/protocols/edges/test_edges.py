@@ -270,3 +270,35 @@ def test_edges_of_the_real_model_stand_against_another_pair(smollm2, shared_data
     found = sweep(smollm2, al.load_pairs(rows), senders="m2*", receivers="logits")
     assert found.table(1)["sender"].item().startswith("m2")
     assert found.record["checks"]["cells"] > 0 and not found.record["checks"]["failed"]
+
+
+def test_methods_are_compared_with_the_exact_effects(tiny_model):
+    options = {"senders": "a1.*,m1", "receivers": "logits,m2,a2.*"}
+    exact = sweep(tiny_model("llama"), **options)
+    fast_one = sweep(tiny_model("llama"), method="attribution", **options)
+    frame = al.compare_methods(exact, fast_one, top=5)
+    assert list(frame["method"]) == ["attribution"]
+    assert frame["n"].item() == len(exact.anchors)
+    assert 0 <= frame["missed"].item() <= 5
+    values = exact.table()["effect"], fast_one.table().set_index("edge")["effect"]
+    best = exact.table(5).set_index("edge")["effect"]
+    signs = (best * values[1].loc[best.index] < 0).sum()
+    assert frame["sign_errors"].item() == signs
+    with pytest.raises(InputError, match="method='exact' first"):
+        al.compare_methods(fast_one, exact)
+
+
+def test_too_few_pairs_for_many_edges_are_said_before_measuring(tiny_model):
+    with pytest.warns(UserWarning, match="edges share one simultaneous band over 12 groups"):
+        sweep(tiny_model("llama"), pairs_of(12), method="attribution")
+
+
+@pytest.mark.parametrize("method", ["exact", "attribution"])
+def test_a_pair_in_which_nothing_is_exchanged_has_effects_of_0(tiny_model, method):
+    """Prompts of other lengths are paired up to the first difference, where all is equal."""
+    pairs = al.load_pairs(
+        [{"clean": "of a cup", "corrupted": "of a cup of tea", "answer": " a", "wrong": " e"}]
+    )
+    found = sweep(tiny_model("llama"), pairs, receivers="logits", method=method)
+    assert (found.samples()["effect"] == 0).all()
+    assert found.samples(all_columns=True)["by_construction"].all()
