@@ -48,6 +48,7 @@ from .running.compare import compare
 from .running.executors import RayExecutor
 from .running.run_study import plan_study, run_study
 from .running.saving import save_run
+from .running.screen_edges import EdgeScreen, screen_edges
 from .running.study import DatasetSpec, Study
 from .running.swap_angles import swap_angles
 from .running.sweeps import (
@@ -72,6 +73,7 @@ __all__ = [
     "DatasetSpec",
     "Diagnosis",
     "EdgeResult",
+    "EdgeScreen",
     "Edges",
     "EmptySweepError",
     "Example",
@@ -127,6 +129,7 @@ __all__ = [
     "save_html",
     "save_report",
     "save_run",
+    "screen_edges",
     "swap_angles",
     "swap_sweep",
     "tokenize_pairs",
