@@ -12,6 +12,7 @@ from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.reference import ReferenceEdges
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapt import adapt
+from anchorlens.models.backend import LensModel
 from anchorlens.models.load import load_model
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from tests.engine.make import random_rows
@@ -62,7 +63,7 @@ class ScaledEdges(ReferenceEdges):
 class Difference:
     """Logit difference at the last position, by TransformerLens' own norm and unembedding."""
 
-    model: object
+    model: LensModel
     position: torch.Tensor
     where = None
 
@@ -106,10 +107,10 @@ def scores_and_slopes(model, epsilon=EPSILON):
     by_hooks = ScaledEdges(adapter, prompts, reader, metric="difference")
     slopes = {}
     for edge in edges:
-        values = []
-        for by_hooks.share in (epsilon, -epsilon):
-            values.append(by_hooks.value(edge))
-        slopes[edge] = (values[0] - values[1]) / (2 * epsilon)
+        by_hooks.share = epsilon
+        above = by_hooks.value(edge)
+        by_hooks.share = -epsilon
+        slopes[edge] = (above - by_hooks.value(edge)) / (2 * epsilon)
     return scores, slopes
 
 
