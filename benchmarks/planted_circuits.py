@@ -118,6 +118,7 @@ def _build(
     *,
     n_layers: int,
     d_mlp: int = 0,
+    n_kv_heads: int | None = None,
 ) -> tuple[HookedTransformer, _Axes]:
     """Return a model without norms whose weights are 0 but for one-hot embeddings of words and
     positions, and the axes ``word``, ``@position`` and ``features``.
@@ -130,6 +131,7 @@ def _build(
         d_model=len(axes.names),
         n_ctx=n_positions,
         n_heads=2,
+        n_key_value_heads=n_kv_heads,
         d_head=max(len(words), n_positions),
         d_mlp=d_mlp or None,
         d_vocab=len(words),
@@ -161,24 +163,35 @@ def _build(
     return model.eval(), axes
 
 
+def _inward(model: HookedTransformer, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weights of queries, keys and values of a layer; keys and values of grouped queries
+    once, not for each query head.
+    """
+    attn = model.blocks[layer].attn
+    names = ("W_Q", "_W_K", "_W_V") if model.cfg.n_key_value_heads else ("W_Q", "W_K", "W_V")
+    q, k, v = (attn.get_parameter(name) for name in names)
+    return q, k, v
+
+
 def _look_at(
     model: HookedTransformer, axes: _Axes, layer: int, head: int, keys: Sequence[int]
 ) -> None:
     """Make a head attend from each position to one key position."""
-    attn = model.blocks[layer].attn
+    q, k, _ = _inward(model, layer)
     for query, key in enumerate(keys):
-        attn.W_Q[head, axes[f"@{query}"], key] = SHARP
-        attn.W_K[head, axes[f"@{key}"], key] = 1.0
+        q[head, axes[f"@{query}"], key] = SHARP
+        k[head, axes[f"@{key}"], key] = 1.0
 
 
 def _copy(
     model: HookedTransformer, axes: _Axes, layer: int, head: int, features: Mapping[str, str]
 ) -> None:
     """Make a head copy features of the key position to other features of the query position."""
-    attn = model.blocks[layer].attn
+    _, _, v = _inward(model, layer)
+    outward = model.blocks[layer].attn.get_parameter("W_O")
     for slot, (read, written) in enumerate(features.items()):
-        attn.W_V[head, axes[read], slot] = 1.0
-        attn.W_O[head, slot, axes[written]] = 1.0
+        v[head, axes[read], slot] = 1.0
+        outward[head, slot, axes[written]] = 1.0
 
 
 def _add_neuron(
@@ -217,23 +230,28 @@ def _mean(function: Callable[[float], float], values: Sequence[float]) -> float:
     return math.fsum(map(function, values)) / len(values)
 
 
-def induction(*, noising: bool) -> Circuit:
+def induction(*, noising: bool, grouped: bool = False) -> Circuit:
     """Plant a previous-token head that an induction head reads through its keys.
 
     ``BOS A B D A`` -> ``B``; the corrupted prompt has ``C`` in place of the first ``A``. Head 0 of
     layer 0 writes the token before each position. The key of head 0 of layer 1 is that token, its
     query the current one: at the last position it has the score BETA at ``B`` and 0 elsewhere.
+    Where queries are ``grouped``, heads 0 and 1 of layer 1 share keys and values, and write half of
+    the token each.
     """
     words = ["BOS", "A", "B", "C", "D"]
     features = [f"{kind} {word}" for kind in ("previous", "out") for word in words]
-    model, axes = _build(words, features, 5, n_layers=2)
+    model, axes = _build(words, features, 5, n_layers=2, n_kv_heads=1 if grouped else None)
     _look_at(model, axes, 0, 0, [0, 0, 1, 2, 3])
     _copy(model, axes, 0, 0, {word: f"previous {word}" for word in words})
-    attn = model.blocks[1].attn
+    heads = range(2 if grouped else 1)
+    q, k, _ = _inward(model, 1)
     for slot, word in enumerate(words):
-        attn.W_Q[0, axes[word], slot] = BETA
-        attn.W_K[0, axes[f"previous {word}"], slot] = 1.0
+        q[: len(heads), axes[word], slot] = BETA
+        k[0, axes[f"previous {word}"], slot] = 1.0
     _copy(model, axes, 1, 0, {word: f"out {word}" for word in words})
+    outward = model.blocks[1].attn.get_parameter("W_O")
+    outward[: len(heads)] = outward[0] / len(heads)
     _unembed(model, axes, {f"out {word}": token for token, word in enumerate(words)})
     start, end = (1.0, 0.0) if noising else (0.0, 1.0)
 
@@ -252,8 +270,9 @@ def induction(*, noising: bool) -> Circuit:
     direct = {
         "a0.h0 -> a1.h0.k": by_key,
         "embed -> a1.h0.v": metric(start, end) - before,
-        "a1.h0 -> logits": metric(end, end) - before,
     }
+    for head in heads:
+        direct[f"a1.h{head} -> logits"] = (metric(end, end) - before) / len(heads)
 
     def scores(steps: int) -> Scores:
         shares = _shares(start, end, steps)
@@ -268,7 +287,7 @@ def induction(*, noising: bool) -> Circuit:
     clean, corrupted = (0, 1, 2, 4, 1), (0, 3, 2, 4, 1)
     exact = {"embed -> a0.h0.v": by_key, **direct}
     return Circuit(
-        name=f"induction, {'noising' if noising else 'denoising'}",
+        name=f"induction{', grouped' if grouped else ''}, {'noising' if noising else 'denoising'}",
         model=model,
         target=clean if noising else corrupted,
         source=corrupted if noising else clean,
@@ -424,10 +443,10 @@ def backup(*, noising: bool) -> Circuit:
     _look_at(model, axes, 0, 0, [0, 1, 1])
     for layer in range(2):
         _copy(model, axes, layer, 0, {"A": "out"})
-    attn = model.blocks[1].attn
-    attn.W_Q[0, axes["@2"], 0] = BETA
-    attn.W_Q[0, axes["out"], 0] = -2 * BETA
-    attn.W_K[0, axes["@1"], 0] = 1.0
+    q, k, _ = _inward(model, 1)
+    q[0, axes["@2"], 0] = BETA
+    q[0, axes["out"], 0] = -2 * BETA
+    k[0, axes["@1"], 0] = 1.0
     _unembed(model, axes, {"out": 4})
 
     def weight(primary: float) -> float:
@@ -477,6 +496,8 @@ def backup(*, noising: bool) -> Circuit:
 CIRCUITS: Mapping[str, Callable[[], Circuit]] = {
     "induction, denoising": lambda: induction(noising=False),
     "induction, noising": lambda: induction(noising=True),
+    "induction, grouped, denoising": lambda: induction(noising=False, grouped=True),
+    "induction, grouped, noising": lambda: induction(noising=True, grouped=True),
     "two hops": two_hops,
     "or, denoising": lambda: gate("or", noising=False),
     "or, noising": lambda: gate("or", noising=True),
