@@ -9,7 +9,7 @@ import torch
 from anchorlens.engine.edges import attribution
 from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
-from anchorlens.engine.edges.reference import ReferenceEdges
+from anchorlens.engine.edges.hooked_edges import ReferenceEdges
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapt import adapt
 from anchorlens.models.backend import LensModel

@@ -3,7 +3,7 @@
 import pytest
 
 import anchorlens as al
-from anchorlens.engine.edges.reference import ReferenceEdges
+from anchorlens.engine.edges.hooked_edges import ReferenceEdges
 from anchorlens.engine.metrics import LOGIT_DIFF
 from anchorlens.models.adapt import adapt
 from benchmarks.planted_circuits import (
