@@ -230,7 +230,7 @@ def main() -> None:
             largest = max(largest, *map(abs, right.values()))
             worst = max(worst, *(abs(own[edge] - right[edge]) for edge in own))
         failed |= worst > ALLOWED * min(1.0, largest)
-        name = f"{method}, {steps} steps" if steps else method
+        name = f"{method}, {steps} step{'s' if steps > 1 else ''}" if steps else method
         print(
             f"| {name} | {n} | {largest:.3f} | {worst:.1e} | {seconds[0]:.2f} | {seconds[1]:.2f} |"
         )

@@ -105,3 +105,22 @@ def test_where_gradients_mislead(circuits, name, edge, exact, attribution, integ
         measure_attribution(circuit, steps=STEPS)[edge],
     ]
     assert found == pytest.approx([exact, attribution, integrated], abs=1e-3)
+
+
+def test_kl_divergence_has_no_gradient_in_the_clean_run(circuits):
+    circuit = circuits["two hops"]
+    effects = {}
+    for method in ("exact", "attribution"):
+        result = al.edge_sweep(
+            circuit.model,
+            al.load_pairs([circuit.pair]),
+            method=method,
+            metric="kl",
+            direction="noising",
+            controls="none",
+            progress=False,
+        )
+        found = result.samples().set_index("anchor")["effect"]
+        effects[method] = [found[edge] for edge in circuit.exact]
+    assert effects["exact"] == pytest.approx([0.2226] * 4, abs=CLOSE)
+    assert effects["attribution"] == pytest.approx([0.0] * 4, abs=CLOSE)
