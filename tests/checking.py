@@ -1,8 +1,9 @@
 """Run-time checks of types and shapes in tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import cache, wraps
+from inspect import isgeneratorfunction
 from types import FunctionType
 from typing import Any, get_type_hints
 
@@ -65,12 +66,27 @@ def _check_function(function: FunctionType) -> Callable[..., Any]:
         strict, has_dimensions = _compile(function)
         if not has_dimensions:
             return strict(*args, **kwargs)
+        if isgeneratorfunction(function):
+            return _read(strict(*args, **kwargs))
         with _jaxtyped(
             "context"
         ):  # one size for a dimension's name, in all arguments and the result
             return strict(*args, **kwargs)
 
     return call
+
+
+def _read(values: Iterator[Any]) -> Iterator[Any]:
+    """Yield the values of a generator that checks its arguments when it is first read: with sizes of
+    its own, not those of the function that reads it.
+    """
+    end = object()
+    while True:
+        with _jaxtyped("context"):
+            value = next(values, end)
+        if value is end:
+            return
+        yield value
 
 
 @cache

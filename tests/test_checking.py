@@ -28,6 +28,12 @@ SOURCE = dedent("""
     def texts(numbers: "list[int]") -> Iterator[str]:
         yield from map(str, numbers)
 
+    def columns(a: Float[Tensor, "row column"]) -> Iterator[Tensor]:
+        yield from a.T
+
+    def ratio(a: Float[Tensor, "row column"], b: Float[Tensor, "other column"]) -> Float[Tensor, "column"]:
+        return sum(columns(b)).sum() / a.sum(0)
+
     def unknown(one: "Unknown", number: int) -> "Unknown":
         return one
     """)
@@ -39,7 +45,9 @@ def checked_functions():
     space = {"__name__": "checked_module"}
     exec(compile(SOURCE, "checked_module", "exec"), space)
     check = _check_unless_nested(typechecker=checked)
-    return {name: check(space[name]) for name in ("rows", "name", "texts", "unknown")}
+    for name in ("rows", "name", "texts", "columns", "ratio", "unknown"):
+        space[name] = check(space[name])
+    return space
 
 
 def test_what_fits_is_computed(checked_functions):
@@ -65,6 +73,7 @@ def test_what_fits_is_computed(checked_functions):
         ("name", (1, 2)),
         ("name", (0,)),  # the result is a number
         ("texts", (["1"],)),
+        ("columns", (torch.ones(2),)),
         ("unknown", ("x", "1")),  # one type is unknown at run time, the other is not
     ],
 )
@@ -93,3 +102,8 @@ def test_the_package_is_checked(monkeypatch):
     for call in (lambda: join_words(3), lambda: common_prefix(3, "a")):
         with pytest.raises(BeartypeCallHintViolation):
             call()
+
+
+def test_a_generator_does_not_share_the_sizes_of_the_function_that_reads_it(checked_functions):
+    ratio = checked_functions["ratio"](torch.ones(2, 3), torch.ones(4, 3))
+    assert ratio.tolist() == [6, 6, 6]
