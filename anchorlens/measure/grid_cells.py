@@ -225,7 +225,7 @@ def clean_activations(
     """
     clean = own.clone()
     for layer in sorted(layers):
-        value = cached_activation(adapter, cache, site, layer)
+        value = read_activation(adapter, cache, site, layer)
         if value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]):
             raise NotMeasured(
                 f"the clean cache has other shapes: {tuple(value.shape)} instead of"
@@ -235,7 +235,7 @@ def clean_activations(
     return clean
 
 
-def cached_activation(
+def read_activation(
     adapter: Adapter,
     cache: Cache | Mapping[str, Tensor],
     site: str,

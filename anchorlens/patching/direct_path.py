@@ -32,7 +32,7 @@ from anchorlens.display import as_int, short_repr
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS
 from anchorlens.engine.edges.hooked_inputs import HookedInputs
 from anchorlens.errors import InputError, ShapeError
-from anchorlens.measure.grid_cells import Cache, NotMeasured, cached_activation
+from anchorlens.measure.grid_cells import Cache, NotMeasured, read_activation
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HEAD_SITES
 from anchorlens.models.backend import LensModel, is_bridge
@@ -161,7 +161,7 @@ class _DirectPaths:
         model: The model.
         tokens: Corrupted tokens.
         caches: Activations of the clean and of the corrupted run.
-        metric: Metric.
+        metric: Function from logits to a scalar tensor.
         component: ``q``, ``k`` or ``v``.
         first: Lowest layer of a source head.
 
@@ -245,7 +245,7 @@ class _DirectPaths:
         name = ("clean_cache", "corrupted_cache")[number]
         adapter = self._adapter
         try:
-            z = cached_activation(adapter, self._caches[number], "z", layer, name)
+            z = read_activation(adapter, self._caches[number], "z", layer, name)
         except NotMeasured as why:
             raise InputError(f"{name}: {why}. Give tensors.", argument=name) from why
         n_rows, n_pos = self._tokens.shape
