@@ -203,7 +203,9 @@ class _DirectPaths:
         hooks = self._model.hook_dict
         for layer in range(first, self._adapter.n_layers):
             names = [HEAD_SITES[site].format(layer=layer) for site in ("z", *ATTENTION_INPUTS)]
-            recurrent = is_bridge(self._model) and recurrent_parts(self._model.blocks[layer])
+            recurrent: list[str] = []
+            if is_bridge(self._model):
+                recurrent = recurrent_parts(self._model.blocks[layer])
             if recurrent or not hooks.keys() >= {*names}:
                 found = f"has a recurrent part ({recurrent[0]})" if recurrent else "has no heads"
                 raise InputError(
