@@ -225,24 +225,7 @@ def clean_activations(
     """
     clean = own.clone()
     for layer in sorted(layers):
-        name = adapter.hook_name(site, layer)
-        try:
-            given = cache[name]
-        except KeyError:
-            raise InputError(
-                f"clean_cache: has no {name!r}. Cache it as well: the names_filter of"
-                " run_with_cache may leave it out.",
-                argument="clean_cache",
-            ) from None
-        if not isinstance(given, Tensor):
-            raise NotMeasured(f"the clean cache holds a {type(given).__name__}")
-        if given.ndim != (4 if site in HEAD_SITES else 3):
-            raise InputError(
-                f"clean_cache: {name} has the shape {tuple(given.shape)}, without a batch axis."
-                " Give the cache before remove_batch_dim.",
-                argument="clean_cache",
-            )
-        value = by_head(given, site)
+        value = read_activation(adapter, cache, site, layer)
         if value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]):
             raise NotMeasured(
                 f"the clean cache has other shapes: {tuple(value.shape)} instead of"
@@ -250,3 +233,36 @@ def clean_activations(
             )
         clean[layer] = value.to(clean).expand(own.shape[1:])
     return clean
+
+
+def read_activation(
+    adapter: Adapter,
+    cache: Cache | Mapping[str, Tensor],
+    site: str,
+    layer: int,
+    argument: str = "clean_cache",
+) -> Float[Tensor, "batch pos head width"]:
+    """Return the activation of one layer in a cache; ``argument``: name of the cache in messages.
+
+    Raises:
+        InputError: If the cache lacks the activation or its batch axis.
+        NotMeasured: If the cache holds something else than a tensor.
+    """
+    name = adapter.hook_name(site, layer)
+    try:
+        given = cache[name]
+    except KeyError:
+        raise InputError(
+            f"{argument}: has no {name!r}. Cache it as well: the names_filter of run_with_cache"
+            " may leave it out.",
+            argument=argument,
+        ) from None
+    if not isinstance(given, Tensor):
+        raise NotMeasured(f"the {argument.replace('_', ' ')} holds a {type(given).__name__}")
+    if given.ndim != (4 if site in HEAD_SITES else 3):
+        raise InputError(
+            f"{argument}: {name} has the shape {tuple(given.shape)}, without a batch axis. Give"
+            " the cache before remove_batch_dim.",
+            argument=argument,
+        )
+    return by_head(given, site)

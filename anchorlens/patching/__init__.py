@@ -9,6 +9,8 @@ line to change:
   single heads, [layer pos head]; ``..._all_pos``: [layer head];
 - ``get_act_patch_attn_head_pattern_by_pos``, ``..._pattern_dest_src_pos``,
   ``..._pattern_all_pos``: attention patterns of single heads;
+- ``get_act_patch_direct_path``: what one head writes into the queries, keys or values of each later
+  head, [layer head]; ``..._all_sources``: of each head, [layer head to_layer to_head];
 - ``get_act_patch_block_every``, ``get_act_patch_attn_head_all_pos_every``,
   ``get_act_patch_attn_head_by_pos_every``: several of these, stacked;
 - ``generic_activation_patch``: any setter and table of indices.
@@ -29,6 +31,10 @@ TransformerLens, and a warning gives the reason. Values that are patched in come
 ``clean_cache``, also where it was edited by hand. No gradient flows through the result.
 """
 
+from anchorlens.patching.direct_path import (
+    get_act_patch_direct_path,
+    get_act_patch_direct_path_all_sources,
+)
 from anchorlens.patching.functions import (
     get_act_patch_attn_head_all_pos_every,
     get_act_patch_attn_head_by_pos_every,
@@ -77,6 +83,8 @@ __all__ = [
     "get_act_patch_attn_head_v_by_pos",
     "get_act_patch_attn_out",
     "get_act_patch_block_every",
+    "get_act_patch_direct_path",
+    "get_act_patch_direct_path_all_sources",
     "get_act_patch_mlp_out",
     "get_act_patch_resid_mid",
     "get_act_patch_resid_pre",

@@ -2,9 +2,8 @@
 pass per cell.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -89,16 +88,7 @@ def generic_activation_patch(
             needed with TransformerLens 3.9.
         ShapeError: If a metric returns another shape than ``reduce`` asks for.
     """
-    # A compiled model computes what its original does; hooks are attached to that one, as
-    # TransformerLens does.
-    model = getattr(model, "_orig_mod", model)
-    check_has_numbers(model)
-    if not isinstance(corrupted_tokens, Tensor):
-        raise InputError(
-            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids"
-            " [batch pos], such as model.to_tokens(prompt).",
-            argument="corrupted_tokens",
-        )
+    model = check_call(model, corrupted_tokens)
     if (index_axis_names is None) == (index_df is None):
         raise InputError(
             "index_axis_names, index_df: give exactly one of the two.", argument="index_df"
@@ -121,24 +111,9 @@ def generic_activation_patch(
         index_df = make_df_from_ranges(shape, index_axis_names)
     indices = _indices_of(model, corrupted_tokens, activation_name, index_df)
     n_examples = None if reduce == "scalar" else len(corrupted_tokens)
-    default_device = torch.get_default_device()
-
-    def metric(logits: Tensor) -> Float[Tensor, "value"]:
-        with torch.device(default_device) if default_device.type != "cpu" else nullcontext():
-            return _evaluate(metrics, n_examples, logits)
-
-    measure = partial(
-        _measure_cell,
-        model=model,
-        tokens=corrupted_tokens,
-        cache=clean_cache,
-        metric=metric,
-        setter=patch_setter,
-        name=activation_name,
-    )
-    # Hooks of two threads would meet in one model; index tables are made on the CPU.
-    with _lock_of(model), torch.device("cpu") if default_device.type != "cpu" else nullcontext():
-        values = _measure_cells(
+    metric = make_vector_metric(metrics, n_examples)
+    with hold_model(model):
+        values = measure_cells(
             model=model,
             tokens=corrupted_tokens,
             cache=clean_cache,
@@ -148,7 +123,6 @@ def generic_activation_patch(
             name=activation_name,
             indices=indices,
             positions=positions,
-            measure=measure,
         )
         before = metric(model(corrupted_tokens)).detach() if baseline else None
     n_values = len(metrics) * (n_examples or 1)
@@ -175,6 +149,42 @@ def generic_activation_patch(
             baseline=first if first is None or has_metrics else first[0],
         )
     return (out[0], index_df) if return_index_df else out[0]
+
+
+def check_call(model: LensModel, corrupted_tokens: object) -> LensModel:
+    """Return the model to which hooks are attached.
+
+    Raises:
+        InputError: If the model has no numbers, or the tokens are no tensor.
+    """
+    # A compiled model computes what its original does; hooks are attached to that one, as
+    # TransformerLens does.
+    model = getattr(model, "_orig_mod", model)
+    check_has_numbers(model)
+    if not isinstance(corrupted_tokens, Tensor):
+        raise InputError(
+            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids"
+            " [batch pos], such as model.to_tokens(prompt).",
+            argument="corrupted_tokens",
+        )
+    return model
+
+
+def make_vector_metric(
+    metrics: Mapping[str, Metric], n_examples: int | None
+) -> Callable[[Tensor], Float[Tensor, "value"]]:
+    """Return the function from logits to the values of all metrics, of ``n_examples`` examples
+    each; if None, of a scalar each.
+
+    Metrics are called with the default device of the caller.
+    """
+    device = torch.get_default_device()
+
+    def metric(logits: Tensor) -> Float[Tensor, "value"]:
+        with torch.device(device) if device.type != "cpu" else nullcontext():
+            return _evaluate(metrics, n_examples, logits)
+
+    return metric
 
 
 def _check_result(metrics: Mapping[str, Metric], reduce: str, *, needed: bool, frame: bool) -> Any:
@@ -205,7 +215,7 @@ def _check_result(metrics: Mapping[str, Metric], reduce: str, *, needed: bool, f
     return patching_result_class() if needed else None
 
 
-def _measure_cells(
+def measure_cells(
     *,
     model: LensModel,
     tokens: Tensor,
@@ -215,11 +225,25 @@ def _measure_cells(
     setter: PatchSetter,
     name: str,
     indices: Sequence[tuple[int, ...]],
-    positions: Sequence[int] | None,
-    measure: Callable[[Sequence[int]], Float[Tensor, "value"]],
+    positions: Sequence[int] | None = None,
+    label: str | None = None,
+    is_silent: bool = False,
 ) -> list[Float[Tensor, "value"]]:
     """Return the values at each index: from the cone engine, else from one full forward pass per
     cell.
+
+    Args:
+        model: The model.
+        tokens: Corrupted tokens.
+        cache: Activations that are patched in.
+        metrics: Metrics by name.
+        metric: Function from logits to the values of all metrics.
+        setter: Function (corrupted activation, index, clean activation) -> patched activation.
+        name: Name of the patched activation.
+        indices: Cells, with the layer first.
+        positions: Positions that the metrics are declared to read.
+        label: Label of the progress bar.
+        is_silent: Whether no progress bar is shown.
     """
     if not indices:
         return []
@@ -251,10 +275,21 @@ def _measure_cells(
         reason, known = result.reason, result.known
     warn(f"{name}: one forward pass per cell is run, because {reason}.")
     values: list[Tensor] = []
-    for index in tqdm(indices):
+    for index in tqdm(indices, desc=label, disable=is_silent):
         # A metric that keeps state is not called again for the first cell.
-        is_known = not values and index in known
-        values.append(known[index] if is_known else measure(index))
+        if not values and index in known:
+            values.append(known[index])
+            continue
+        value = _measure_cell(
+            index,
+            model=model,
+            tokens=tokens,
+            cache=cache,
+            metric=metric,
+            setter=setter,
+            name=name,
+        )
+        values.append(value)
     return values
 
 
@@ -318,10 +353,16 @@ _locks: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
 _making_a_lock = Lock()
 
 
-def _lock_of(model: object) -> Any:
-    """Return the lock of a model, which one thread may take several times."""
+@contextmanager
+def hold_model(model: object) -> Iterator[None]:
+    """Keep other threads from patching the model, whose hooks would meet, and make index tables on
+    the CPU; one thread may do so several times.
+    """
     with _making_a_lock:
-        return _locks.setdefault(model, RLock())
+        lock = _locks.setdefault(model, RLock())
+    is_cpu = torch.get_default_device().type == "cpu"
+    with lock, nullcontext() if is_cpu else torch.device("cpu"):
+        yield
 
 
 def _evaluate(
