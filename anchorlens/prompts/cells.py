@@ -39,9 +39,10 @@ _BAD_CHARACTERS = {
         re.compile("[\ud800-\udfff]"),
         "half of a character (a lone surrogate). Save the file as UTF-8 again.",
     ),
-    # All of C0 but tab and line ends, and DEL.
+    # All of C0 but tab and line ends, DEL, and all of C1 but a line end: quotation marks of
+    # Windows-1252 that were read as Latin-1.
     "control_character": (
-        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"),
+        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]"),
         "a control character. Remove it.",
     ),
     # Tags, several variation selectors in a row (both hide a text), and marks of annotations.
