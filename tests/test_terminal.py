@@ -82,6 +82,23 @@ def test_names_reach_the_terminal_escaped(monkeypatch, width):
     assert done.output.count(r"\u202egnp.exe") >= 8
 
 
+def test_long_lines_end_between_words_in_a_terminal_alone(monkeypatch, capsys):
+    """A terminal of 120 columns showed "contra" and "sts" on two lines."""
+    text = "curves and contrasts " * 20 + "a/path/without/any/blank/" * 6
+    row = "anchor  " * 20
+    output.echo(f"{text}\n{row}")
+    assert capsys.readouterr().out == f"{text}\n{row}\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    for stream, show in (("stdout", output.echo), ("stderr", output.note)):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+        show(f"{text}\n{row}")
+        told = capsys.readouterr()
+        lines = (told.out or told.err).rstrip("\n").split("\n")
+        assert lines[-1] == row
+        assert " ".join(lines[:-1]).split() == text.split()
+        assert all(len(line) <= 60 or " " not in line for line in lines[:-1])
+
+
 def test_the_state_of_a_run_with_hostile_names_is_shown_escaped(monkeypatch):
     one = status.SweepStatus(
         name=NAME,
