@@ -20,7 +20,11 @@ _CURE = (
 
 # Shows a text where scripts run, but Plotly's could not be fetched.
 _WITHOUT_PLOTLY = """<p hidden>{text}</p><script>(function (note) {{
-  function check() {{ if (!window.Plotly) note.hidden = false; }}
+  function check() {{
+    if (window.Plotly) return;
+    note.hidden = false;
+    note.previousElementSibling.hidden = true;
+  }}
   if (document.readyState === "complete") setTimeout(check, 5000);
   else window.addEventListener("load", check);
 }})(document.currentScript.previousElementSibling)</script>"""
