@@ -27,7 +27,8 @@ class Waiting:
 
     A thread writes to the standard error of the moment at which it is made: in a terminal or
     notebook one line with a clock, which is removed at the end; else a line every ten seconds in
-    which nothing else was written.
+    which nothing else was written. In a notebook the clock is shown every ten seconds, because an
+    executed notebook that becomes a page keeps each state of the line.
 
     Args:
         label: Name of the work.
@@ -41,6 +42,7 @@ class Waiting:
         self._label = escape_hidden(label)
         self._stream = sys.stderr
         self._in_place = _is_in_place()
+        self._interval = _CLOCK if _has_stream() and sys.stderr.isatty() else _SECONDS
         self._start = time.monotonic()
         self._written = self._start - _SECONDS
         self.done = ""
@@ -65,7 +67,7 @@ class Waiting:
                     self._write_line()
             except (OSError, ValueError):  # the stream was closed; the work goes on
                 return
-            pause = _CLOCK if self._in_place else _SECONDS
+            pause = self._interval
 
     def _write_line(self) -> None:
         spent = int(time.monotonic() - self._start)
@@ -89,6 +91,7 @@ class Waiting:
                 bar_format="{desc}: {elapsed} spent",
                 leave=False,
                 dynamic_ncols=True,
+                delay=1e-9,  # else it is written before its start is set back
             )
             self._clock.start_t -= time.monotonic() - self._start
         self._clock.refresh()
@@ -106,7 +109,11 @@ class Waiting:
 
 def _is_in_place() -> bool:
     """Return whether a display can replace its last line: in a terminal or notebook."""
-    return _has_stream() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if not _has_stream():
+        return False
+    # A script that imports ipykernel, as nbclient does, is no notebook.
+    is_notebook = type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
+    return is_notebook or sys.stderr.isatty()
 
 
 def _has_stream() -> bool:

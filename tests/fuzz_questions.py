@@ -542,7 +542,9 @@ def expected_rows(case: Case) -> list[tuple[str, list[str], str, float | None]]:
             raise RefusedError("popularity is not finite")
         texts = "".join([ids, question, relation, *answers])
         unusable = any(
-            (char < " " and char not in "\t\n\r") or char == "\x7f" or "\ud800" <= char <= "\udfff"
+            (char < " " and char not in "\t\n\r")
+            or ("\x7f" <= char < "\xa0" and char != "\x85")
+            or "\ud800" <= char <= "\udfff"
             for char in texts
         )
         unusable |= any(

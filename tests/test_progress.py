@@ -136,6 +136,23 @@ def test_work_without_a_count_is_named_after_a_silence(monkeypatch, capsys, in_p
     }  # its thread has ended
 
 
+def test_an_executed_notebook_has_few_lines_of_a_clock(monkeypatch):
+    """nbconvert keeps each state of a line that is replaced; one per second filled the page."""
+    for name, seconds in (("_SILENCE", 0.02), ("_CLOCK", 0.02), ("_SECONDS", 5.0)):
+        monkeypatch.setattr(f"anchorlens.progress.{name}", seconds)
+
+    class OutStream(io.StringIO):
+        """Stands for the standard error of a kernel."""
+
+    OutStream.__module__ = "ipykernel.iostream"
+    stream = OutStream()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with waiting("loading m", show=True):
+        time.sleep(0.5)
+    assert stream.getvalue().count("spent") == 1
+    assert "\r" in stream.getvalue()
+
+
 def test_the_label_shows_hidden_characters(monkeypatch, capsys):
     monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
     with waiting("loading \x1b[31mred", show=True):

@@ -24,6 +24,8 @@ FIXES = {
     "pillow": ("12.1.1", "12.2.0"),  # GHSA-wjx4-4jcj-g98j
     "pyarrow": ("23.0.0", "23.0.1"),  # CVE-2026-25087
     "scikit-learn": ("1.4.2", "1.5.0"),  # CVE-2024-5206
+    "accelerate": ("1.11.0", "1.12.0"),  # CVE-2025-14925
+    "datasets": ("5.0.0", "5.0.1"),  # PYSEC-2026-3716
 }
 # Packages of which a major version has changed what is used here.
 BOUNDED = [
@@ -58,6 +60,15 @@ def test_floors_are_above_security_fixes():
     for name, (faulty, fixed) in FIXES.items():
         wanted = requirements()[name].specifier
         assert not wanted.contains(faulty) and wanted.contains(fixed), name
+
+
+def test_functions_with_a_fault_that_no_version_fixes_are_not_used():
+    """accelerate opens the files that an index of weights names, also outside its folder
+    (CVE-2026-69112).
+    """
+    for file in sorted((ROOT / "anchorlens").rglob("*.py")):
+        text = file.read_text(encoding="utf8")
+        assert "load_checkpoint" not in text and "infer_auto_device_map" not in text, file
 
 
 def test_next_major_versions_are_tried_before_users_get_them():

@@ -16,6 +16,8 @@ from anchorlens.cli import entry, output
 from anchorlens.display import escape_hidden, escape_hidden_json
 from anchorlens.errors import DataError
 from anchorlens.progress import progress
+from anchorlens.results.findings import Findings
+from anchorlens.results.verdict_html import verdict_html
 from anchorlens.runs import status
 from anchorlens.warn import warn
 
@@ -80,6 +82,23 @@ def test_names_reach_the_terminal_escaped(monkeypatch, width):
     assert done.output.count(r"\u202egnp.exe") >= 8
 
 
+def test_long_lines_end_between_words_in_a_terminal_alone(monkeypatch, capsys):
+    """A terminal of 120 columns showed "contra" and "sts" on two lines."""
+    text = "curves and contrasts " * 20 + "a/path/without/any/blank/" * 6
+    row = "anchor  " * 20
+    output.echo(f"{text}\n{row}")
+    assert capsys.readouterr().out == f"{text}\n{row}\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    for stream, show in (("stdout", output.echo), ("stderr", output.note)):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+        show(f"{text}\n{row}")
+        told = capsys.readouterr()
+        lines = (told.out or told.err).rstrip("\n").split("\n")
+        assert lines[-1] == row
+        assert " ".join(lines[:-1]).split() == text.split()
+        assert all(len(line) <= 60 or " " not in line for line in lines[:-1])
+
+
 def test_the_state_of_a_run_with_hostile_names_is_shown_escaped(monkeypatch):
     one = status.SweepStatus(
         name=NAME,
@@ -121,6 +140,44 @@ def test_a_hostile_path_in_an_error_of_the_command_line_is_escaped(capsys):
             entry.main(argv)
         told = capsys.readouterr()
         assert is_safe(told.out) and is_safe(told.err), told
+
+
+def test_names_in_the_text_of_findings_are_escaped():
+    """`print(sweep.verdict)` prints the names of segments, models and sets."""
+    found = Findings(
+        statements=(),
+        headline=f"Largest at {NAME}",
+        warnings=(NAME,),
+        columns=("anchor", "value"),
+        rows=((NAME, "1"),),
+        notes=(f"{NAME} was not tested.",),
+    )
+    assert is_safe(str(found)) and str(found).count(r"\u202egnp.exe") == 4
+    assert is_safe(verdict_html(found))
+
+
+def test_hostile_studies_columns_and_folders_are_shown_escaped(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    hostile = "\x1b[31m\u202ex"
+    Path(f"{hostile}.csv").write_text("question,answers\nWho wrote Emma?,Austen\n")
+    Path("key.toml").write_text('"key\\u001b[31m\\u202e" = 1\n')
+    Path("raw.toml").write_text("bad\x1b = 1\n")
+    Path(hostile).mkdir()
+    Path(hostile, "config.json").write_text('{"model_type": "e\\u001b[31m\\u202e"}')
+    columns = ["--data-file", f"{hostile}.csv", "--columns", f"question={hostile}"]
+    for argv in (
+        ["swap", "--model", "smollm2-135m-instruct", *columns, "--out", "x"],
+        ["swap", "--layers", f"{hostile}3"],
+        ["run", "key.toml"],
+        ["run", "raw.toml"],
+        ["doctor", hostile],
+        ["compare", hostile, hostile],
+        ["report", hostile, "--out", f"{hostile}.html"],
+    ):
+        with pytest.raises(SystemExit):
+            entry.main(argv)
+        told = capsys.readouterr()
+        assert told.err and is_safe(told.out) and is_safe(told.err), told
 
 
 def test_every_command_prints_through_the_escaping_functions():

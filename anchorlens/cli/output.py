@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +26,7 @@ _RENAMED = {"source": "pairs", "path": "data_file", "dataset_name": "dataset", "
 
 def echo(text: str) -> None:
     """Print a text; characters that a terminal would obey or hide are shown as escapes."""
-    click.echo(escape_hidden(text))
+    click.echo(_wrap(escape_hidden(text), is_terminal=sys.stdout.isatty()))
 
 
 def echo_json(text: str) -> None:
@@ -32,7 +35,26 @@ def echo_json(text: str) -> None:
 
 
 def note(text: str) -> None:
-    click.echo(escape_hidden(text), err=True)
+    click.echo(_wrap(escape_hidden(text), is_terminal=sys.stderr.isatty()), err=True)
+
+
+def _wrap(text: str, *, is_terminal: bool) -> str:
+    """Return a text whose long lines end between words where a terminal shows it; the rows of
+    tables, with columns two blanks apart, stay.
+    """
+    if not is_terminal:
+        return text
+    width = shutil.get_terminal_size().columns
+    lines: list[str] = []
+    for line in text.split("\n"):
+        is_row = "  " in line.strip()
+        if len(line) <= width or is_row:
+            lines.append(line)
+        else:
+            lines += textwrap.wrap(
+                line, width, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+            )
+    return "\n".join(lines)
 
 
 def note_error(text: str) -> None:

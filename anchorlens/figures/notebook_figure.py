@@ -18,12 +18,25 @@ _CURE = (
 )
 
 
+# Shows a text where scripts run, but Plotly's could not be fetched.
+_WITHOUT_PLOTLY = """<p hidden>{text}</p><script>(function (note) {{
+  function check() {{
+    if (window.Plotly) return;
+    note.hidden = false;
+    note.previousElementSibling.hidden = true;
+  }}
+  if (document.readyState === "complete") setTimeout(check, 5000);
+  else window.addEventListener("load", check);
+}})(document.currentScript.previousElementSibling)</script>"""
+
+
 class NotebookFigure(go.Figure):
     """Plotly figure whose notebook output also has an HTML form and a text.
 
     ``jupyter nbconvert --execute --to html`` and viewers without Plotly's extension show the HTML
-    form, which loads Plotly's script from the network. Viewers that run no script, and the terminal
-    of IPython, show title and caption, and how to save the figure as a page. Any other
+    form, which loads Plotly's script from the network. Viewers that run no script or have no
+    network, and the terminal of IPython, show title and caption, and how to save the figure as a
+    page. Any other
     ``plotly.io.renderers.default`` is kept.
     """
 
@@ -35,7 +48,8 @@ class NotebookFigure(go.Figure):
         if pio.renderers.default == _DEFAULT:
             page = self.to_html(full_html=False, include_plotlyjs="cdn")
             text = self._text_form()
-            bundle["text/html"] = f"{page}<noscript><p>{escape(text)}</p></noscript>"
+            note = _WITHOUT_PLOTLY.format(text=escape(text))
+            bundle["text/html"] = f"{page}{note}<noscript><p>{escape(text)}</p></noscript>"
             bundle["text/plain"] = text
         return bundle
 

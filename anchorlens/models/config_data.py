@@ -11,10 +11,12 @@ from transformers import PretrainedConfig
 from anchorlens.errors import CheckpointError
 from anchorlens.models.hf_model import text_config
 
-# Keys by which transformers would choose attention, experts, kernels or code of a repository.
+# Keys by which transformers would choose attention, experts, kernels or code of a repository, and
+# those of classifiers: it makes a table of as many labels as a number says.
 _CHOOSES_CODE = re.compile(
     r".*implementation.*|.*_kernels|kernel_config|auto_map|custom_\w+|code_revision"
     r"|trust_remote_code|_?use_flash\w*|distributed_config|fusion_config|configuration_files"
+    r"|_?num_labels|id2label|label2id"
 )
 # Most layers of a configuration whose weights are not known yet.
 _MOST_LAYERS = 10_000
@@ -29,11 +31,14 @@ _COUNTS = (
     "intermediate_size",
     "num_local_experts",
     "num_experts",
+    "max_position_embeddings",
 )
 
 
 def drop_code_keys(fields: Any) -> Any:
-    """Return the values of a configuration without keys that choose code, at any depth."""
+    """Return the values of a configuration without keys that choose code or count labels, at any
+    depth.
+    """
     if isinstance(fields, dict):
         return {
             name: drop_code_keys(value)

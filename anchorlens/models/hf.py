@@ -5,8 +5,9 @@ No network is used.
 
 import io
 import json
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -30,13 +31,18 @@ from anchorlens.display import join_words, short_repr
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.check_config import check_config
 from anchorlens.models.config_data import check_counts, check_layers, drop_code_keys
-from anchorlens.models.hf_model import quantisation
+from anchorlens.models.hf_model import quantisation, text_config
 from anchorlens.models.library_errors import (
     check_json_file,
     check_regular_files,
     checkpoint_errors,
 )
+from anchorlens.warn import warn
 
+# First bytes of the file that a clone without Git LFS has in place of weights.
+_LFS = b"version https://git-lfs"
+# Name of a weight of a layer.
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 # Minimum size of the weights for a progress bar.
 BAR_BYTES = 1 << 30
 TOKENIZER_FILES = (
@@ -104,6 +110,9 @@ def _check_torch_file(path: Path) -> None:
     """Raise an error of torch if a pickled file holds anything but tensors; their values are not
     read.
     """
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise ValueError("a pointer of Git LFS instead of weights")
     torch.load(  # noqa: TID251 - tensors alone, before transformers reads them in the same way
         path, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(path)
     )
@@ -230,7 +239,20 @@ def _load(
             f"{shown} is incomplete: it lacks the weights"
             f" {join_words(sorted(report['missing_keys']))}. Fetch it again."
         )
+    _warn_of_unused_layers(model.config, report["unexpected_keys"], shown)
     return model.eval()
+
+
+def _warn_of_unused_layers(config: PretrainedConfig, unused: Iterable[str], path: Path) -> None:
+    """Warn if the weights have more layers than the configuration, which are not loaded."""
+    layers = [int(found[1]) for name in unused if (found := _LAYER.search(name))]
+    n_layers = getattr(text_config(config), "num_hidden_layers", None)
+    if n_layers is not None and layers and max(layers) >= n_layers:
+        warn(
+            f"{path}: the weights have {max(layers) + 1} layers, but config.json has"
+            f" num_hidden_layers={n_layers}. The others are not loaded. Compare config.json with"
+            " the original."
+        )
 
 
 def check_tokenizer_files(directory: Path) -> None:
@@ -250,21 +272,41 @@ def load_tokenizer(directory: Path, gguf: str | None = None) -> PreTrainedTokeni
         checkpoint_errors(f"The tokenizer in {directory}", "Pass tokenizer=."),
         progress_bars(False),
     ):
-        _check_tokenizer_paths(directory)
+        _check_tokenizer_config(directory)
+        if gguf is None and (directory / "config.json").is_file():
+            options["config"] = _read_model_type(directory)  # else transformers reads all keys
         return AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False, **options
         )
 
 
-def _check_tokenizer_paths(directory: Path) -> None:
-    """Raise CheckpointError if a tokenizer's configuration names an existing file elsewhere;
-    checkpoints often name files of the machine that wrote them, which do not exist here.
+def _read_model_type(directory: Path) -> PretrainedConfig:
+    """Return the configuration by which transformers selects the class of a tokenizer."""
+    check_json_file(directory / "config.json")
+    fields = json.loads((directory / "config.json").read_text(encoding="utf8"))
+    kind = fields.get("model_type")
+    # Its get() would not import the class of a lazy mapping.
+    known = CONFIG_MAPPING[kind] if kind in CONFIG_MAPPING else PretrainedConfig  # noqa: SIM401
+    return known.from_dict(drop_code_keys(fields))
+
+
+def _check_tokenizer_config(directory: Path) -> None:
+    """Raise CheckpointError if a tokenizer's configuration names an existing file elsewhere, or if
+    its largest length is no number.
+
+    Checkpoints often name files of the machine that wrote them, which do not exist here.
     """
     file = directory / "tokenizer_config.json"
     if not file.is_file():
         return
     check_json_file(file)
     fields = json.loads(file.read_text(encoding="utf8"))
+    longest = fields.get("model_max_length")
+    if longest is not None and not isinstance(longest, int | float):
+        raise CheckpointError(
+            f"{file}: model_max_length={short_repr(longest)}: must be a number. Remove the entry,"
+            " or pass tokenizer=."
+        )
     for name, value in fields.items():
         if not name.endswith("_file") or not isinstance(value, str) or "\0" in value:
             continue

@@ -107,16 +107,17 @@ def rotary_tables(
     model: PreTrainedModel, length: int
 ) -> dict[str, tuple[Float[Tensor, "position rotary"], Float[Tensor, "position rotary"]]]:
     """Return Hugging Face's rotary cosines and sines per attention type (``global``, ``local``); {}
-    without rotary positions.
+    without rotary positions, and of GPT-J, whose module has another form: sine before cosine, for
+    pairs of neighbours, up to the context's length.
     """
     rotary: Any = getattr(language_model(model), "rotary_emb", None)
-    if rotary is None:
+    config: Any = text_config(model.config)
+    if rotary is None or not hasattr(config, "rope_parameters"):
         return {}
     rotary = getattr(rotary, "original_component", None) or rotary
     device = next(rotary.buffers()).device
     positions = torch.arange(length, device=device)[None]
     like = torch.zeros(1, device=device, dtype=torch.float32)
-    config: Any = text_config(model.config)
     kinds = {"global": "full_attention", "local": "sliding_attention"}
     ropes = (config.rope_parameters or {}).values()
     if any(isinstance(rope, dict) for rope in ropes):  # a rope for each layer type

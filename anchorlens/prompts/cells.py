@@ -26,6 +26,8 @@ _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 # Characters of width zero that belong to no word: zero width space, word joiner, byte order mark
 # and soft hyphen, which web pages and spreadsheets leave in cells.
 INVISIBLE = re.compile("[\u200b\u2060\ufeff\u00ad]")
+# Spaces at which no line is broken, which web pages leave in texts; no model was trained on them.
+_NO_BREAK = str.maketrans("\u00a0\u2007\u202f", "   ")
 # Blanks at the ends of a cell: white space and marks of direction.
 _LEFT = re.compile(r"\A[\s\u200e\u200f]+")
 _RIGHT = re.compile(r"[\s\u200e\u200f]+\Z")
@@ -37,9 +39,10 @@ _BAD_CHARACTERS = {
         re.compile("[\ud800-\udfff]"),
         "half of a character (a lone surrogate). Save the file as UTF-8 again.",
     ),
-    # All of C0 but tab and line ends, and DEL.
+    # All of C0 but tab and line ends, DEL, and all of C1 but a line end: quotation marks of
+    # Windows-1252 that were read as Latin-1.
     "control_character": (
-        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"),
+        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]"),
         "a control character. Remove it.",
     ),
     # Tags, several variation selectors in a row (both hide a text), and marks of annotations.
@@ -93,8 +96,8 @@ def plain(value: Any) -> Any:
 
 
 def cell_text(value: object, where: str, field: str) -> str | None:
-    """Return a cell as text without blanks at its ends and characters of width zero; None if it is
-    missing or blank.
+    """Return a cell as text without blanks at its ends and characters of width zero
+    (:func:`strip_blanks`); None if it is missing or blank.
 
     Whole numbers lose the ".0" that frames give them.
 
@@ -115,10 +118,12 @@ def cell_text(value: object, where: str, field: str) -> str | None:
 
 
 def strip_blanks(text: str) -> str:
-    """Return a text without blanks at its ends and without characters of width zero."""
+    """Return a text without blanks at its ends and without characters of width zero; a no-break
+    space is a space.
+    """
     if text.isascii():
         return text.strip()
-    return _RIGHT.sub("", _LEFT.sub("", INVISIBLE.sub("", text)))
+    return _RIGHT.sub("", _LEFT.sub("", INVISIBLE.sub("", text))).translate(_NO_BREAK)
 
 
 def shift_index(text: str, index: int) -> int:

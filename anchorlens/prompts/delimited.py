@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -18,6 +19,9 @@ ONE_COLUMN = (
 )
 """Cure for a header that seems to have another delimiter."""
 
+ONE_CELL = "Each line is quoted as one cell. Remove the quotation marks around the lines."
+"""Cure for a header that is one quoted cell with delimiters."""
+
 
 def parse_table(
     text: str, source: str, usual: str, known: Collection[str] = ()
@@ -32,10 +36,11 @@ def parse_table(
         known: Names of columns, by which the delimiter of a header is recognised.
 
     Returns:
-        The rows, and their delimiter.
+        The rows, and their delimiter; with a blank if blanks stand before quotation marks.
     """
     text, delimiter = _find_delimiter(text, usual, known)
-    reader = _reader(text, delimiter)
+    is_spaced = _has_blanks_before_quotes(text, delimiter)
+    reader = _reader(text, delimiter, is_spaced)
     rows: list[dict[str, Any]] = []
     try:
         header = next(filter(None, reader), [])
@@ -43,6 +48,10 @@ def parse_table(
         for cells in filter(None, reader):
             if len(cells) != len(header):
                 fix = f"Quote cells that contain {delimiter!r} or a line break"
+                if len(header) == 1:
+                    fix = "Write the names of the columns in the first line"
+                elif len(cells) == len(header) + 1 and not rows:
+                    fix += ", or name the first column if the rows have names"
                 raise DataError(
                     f"{source}: line {reader.line_num} has {len(cells)} cells, but the header has"
                     f" {len(header)} columns. {fix}."
@@ -64,7 +73,7 @@ def parse_table(
             f"{source} has a header, but no rows. Write the names of the columns in its first line,"
             " and one row in each further line."
         )
-    return rows, delimiter
+    return rows, f"{delimiter} " if is_spaced else delimiter
 
 
 def _find_delimiter(text: str, usual: str, known: Collection[str]) -> tuple[str, str]:
@@ -99,7 +108,30 @@ def _header(text: str, delimiter: str) -> list[str]:
         return []
 
 
-def _reader(text: str, delimiter: str) -> Any:
+def _has_blanks_before_quotes(text: str, delimiter: str) -> bool:
+    """Return whether blanks stand between delimiters and the quotation marks of cells, which would
+    be read as a part of these cells.
+    """
+    if not re.search(rf'{re.escape(delimiter)} +"', text):
+        return False
+    # A blank and a quotation mark may also be the first characters inside of a quoted cell.
+    plain = _reader(text, delimiter)
+    spaced = _reader(text, delimiter, is_spaced=True)
+    try:
+        for cells, others in zip(plain, spaced, strict=False):
+            if [cell.lstrip(" ") for cell in cells] != [cell.lstrip(" ") for cell in others]:
+                return True
+    except csv.Error:
+        pass
+    return False
+
+
+def _reader(text: str, delimiter: str, is_spaced: bool = False) -> Any:
     # newline="" preserves line ends inside quoted cells; splitlines() would also split at
     # characters such as U+2028.
-    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    return csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=delimiter,
+        skipinitialspace=is_spaced,
+        strict=True,
+    )

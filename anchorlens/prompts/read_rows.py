@@ -179,8 +179,10 @@ def _parse_json(text: str, source: str) -> Rows:
         raise DataError(message) from error
     rows = value.get("data", value.get("Data")) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        found = f" It has the keys {join_words(value)}." if isinstance(value, dict) else ""
         raise DataError(
             f"{source} must contain a list of objects, or an object with such a list under 'data'."
+            f"{found}"
         )
     return rows
 
@@ -192,6 +194,10 @@ EXTENSIONS = (*_TEXT_PARSERS, *_DELIMITERS, ".parquet")
 # Extension of another kind of file -> cure.
 _OTHER_FILES = {
     ".txt": "If its columns are separated by tabs, as Excel's Unicode text, name it .tsv",
+    ".ndjson": "Name it .jsonl",
+    ".tab": "Name it .tsv",
+    ".arrow": "Save it as parquet",
+    ".feather": "Save it as parquet",
     ".xlsx": "Save the sheet as csv",
     ".xls": "Save the sheet as csv",
     ".ods": "Save the sheet as csv",

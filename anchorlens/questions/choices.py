@@ -22,6 +22,8 @@ _TEXTS = ("text", "value", "content")
 _LABELS = ("label", "key", "id")
 # A label may be written as (B), B. or b.
 _AROUND = "().: "
+# A choice may begin with its label: "A) Quito", "(A) Quito", "A. Quito".
+_LABELLED = re.compile(r"\(?([A-Ja-j])[).:]\s*(?=\S)")
 _MISSING_LABEL = "-1"
 # Fewest rows of which all answers are single digits that are taken for numbers of choices.
 _MANY = 4
@@ -135,7 +137,19 @@ def _find_choices(row: Row, where: str) -> _Choices | None:
     if all(isinstance(one, Mapping) for one in given):
         labels = [_part(one, _LABELS) for one in given]
         return _Choices(labels, [_part(one, _TEXTS) for one in given], False)
-    return _Choices(list(string.ascii_uppercase[: len(given)]), _all(given), True)
+    labels = list(string.ascii_uppercase[: len(given)])
+    return _Choices(labels, _without_labels(_all(given), labels), True)
+
+
+def _without_labels(texts: list[str], labels: Sequence[str]) -> list[str]:
+    """Return choices without the labels at their beginnings, if all of several choices have them
+    (AQuA).
+    """
+    found = [_LABELLED.match(text) for text in texts]
+    own = [match[1].upper() for match in found if match]
+    if len(texts) < 2 or own != list(labels):
+        return texts
+    return [text[match.end() :] for text, match in zip(texts, found, strict=True) if match]
 
 
 def _all(values: Any) -> list[str]:
@@ -165,6 +179,9 @@ def _resolve(value: object, choices: _Choices, where: str, field: str) -> object
     is_text = isinstance(value, str) and answer in choices.texts
     if not is_text and answer == _MISSING_LABEL:
         return None
+    labelled = _LABELLED.match(answer)
+    if labelled and not is_text and answer[labelled.end() :] in choices.texts:
+        answer = labelled[1]  # "B. Lima"
     label = answer.strip(_AROUND)
     for one in (label, label.upper()):
         if not is_text and one in choices.labels[: len(choices.texts)]:

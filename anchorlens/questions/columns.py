@@ -9,13 +9,28 @@ from typing import Any
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.prompts.cells import field_key, unpack
-from anchorlens.prompts.delimited import ONE_COLUMN
+from anchorlens.prompts.delimited import DELIMITERS, ONE_CELL, ONE_COLUMN
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows, read_answers
 from anchorlens.warn import warn
 
 _TABLE = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
-# Marks of a missing value.
-_MISSING = {"nan", "<na>", "n/a", "null"}
+# Marks of a missing value, and errors of spreadsheets.
+_MISSING = {
+    *("nan", "<na>", "n/a", "null", "none"),
+    *("#n/a", "#ref!", "#value!", "#name?", "#div/0!", "#num!", "#null!"),
+}
+# What may separate several answers of a text.
+_SEPARATORS = ("|", ";", "\uff1b", "\n", "\t", " / ", "<br>")
+# The same, if most answers have it: "Paris, France" is one answer. Commas in numbers and dates do
+# not count.
+_WEAK_SEPARATORS = {",": re.compile(r"(?<!\d),(?!\s*\d)"), " or ": re.compile(" or ")}
+# A text in brackets with several parts that is neither JSON nor a list of Python.
+_BARE_LIST = re.compile(r"\"?[\[{(].*[,\"'].*[\]})]\"?", re.DOTALL)
+# A text without one of these characters or words needs no closer look.
+_SUSPECT = re.compile(r"[^A-Za-z0-9 .'-]| or ")
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[a-zA-Z]{2,8});")
+_SPLIT = "is read as one alias. Pass answers_sep={!r} to split it."
+_SPLIT_IF = "is read as one alias. Pass answers_sep={!r} if it lists several."
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -161,8 +176,8 @@ def check_fields(
             fix += f" Pass dataset_name={fits[0]!r}."
     if own and len(missing) == len(schema.needed) and _TABLE.search(source):
         fix += " The first line of the file has the names of the columns."
-    if own and len(names) == 1 and re.search(r"\W", names[0].strip()):
-        fix = f" {ONE_COLUMN}"
+    if own and len(names) == 1 and re.search(r"[^\w\s]", names[0]):
+        fix = f" {ONE_CELL if set(names[0]) & set(DELIMITERS) else ONE_COLUMN}"
     lacks = " and ".join(" or ".join(group) for group in missing)
     raise DataError(
         f"{source} is not of the schema {schema.name!r}: it lacks {lacks}."
@@ -216,27 +231,70 @@ def warn_of_two_answers(rows: Sequence[Row], schema: Schema, source: str) -> Non
 
 
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
-    """Warn once if answers of a file or table look like several answers in one text, or like a
-    missing value.
+    """Warn of questions and answers of a file or table that seem to have another meaning: several
+    answers in one text, a missing value, a formula, HTML, or a text that was decoded wrongly.
+
+    One warning per kind names the first cell.
     """
-    suspect: list[tuple[str, str]] = []
+    found: dict[str, list[str]] = {}
+    weak: dict[str, list[str]] = {separator: [] for separator in _WEAK_SEPARATORS}
+    n_answers = 0
     for where, row in number_rows(rows, source):
         field = schema.answer_field(row)
-        cell = "" if field is None else _plain_answer(row[field], where)
-        if _separator(cell) or cell.casefold() in _MISSING:
-            suspect.append((where, cell))
-    if not suspect:
-        return
-    where, cell = suspect[0]
-    more = f" (and {len(suspect) - 1} more)" if len(suspect) > 1 else ""
-    separator = _separator(cell)
-    if separator:
-        fix = f"Pass answers_sep={separator!r} to split it."
-    else:
-        fix = "Leave the cell empty if there is no answer."
-    warn(f"{where}{more}: the answer {shorten(cell)} is read as one alias. {fix}")
+        answer = None if field is None else row[field]
+        cell = _plain_answer(answer, where)
+        others = {"question": [row.get("question")], "answer": answer}
+        for name, texts in others.items():
+            for text in texts if isinstance(texts, list) else ():
+                if isinstance(text, str) and (doubt := _find_coding(text)):
+                    found.setdefault(doubt, []).append(f"{where}: the {name} {shorten(text)}")
+        n_answers += bool(cell)
+        if not _SUSPECT.search(cell) and cell.casefold() not in _MISSING:
+            continue
+        shown = f"{where}: the answer {shorten(cell)}"
+        if doubt := _find_doubt(cell):
+            found.setdefault(doubt, []).append(shown)
+        for separator, pattern in _WEAK_SEPARATORS.items():
+            if not doubt and pattern.search(cell):
+                weak[separator].append(shown)
+    for separator, cells in weak.items():
+        if len(cells) > 1 and 2 * len(cells) > n_answers:
+            found[_SPLIT_IF.format(separator)] = cells
+    for doubt, cells in found.items():
+        first, _, rest = cells[0].partition(": the ")
+        more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
+        warn(f"{first}{more}: the {rest} {doubt}")
 
 
-def _separator(cell: str) -> str:
-    """Return what seems to separate several answers of a text; empty if nothing does."""
-    return next((one for one in ("|", ";", "\n", "\t", " / ") if one in cell), "")
+def _find_doubt(cell: str) -> str:
+    """Return what an answer may mean instead, and the cure; empty for a plain answer."""
+    if cell.casefold() in _MISSING:
+        return "is read as one alias. Leave the cell empty if there is no answer."
+    if cell.startswith("="):
+        return "is a formula of a spreadsheet. Save the sheet with its values."
+    if doubt := _find_coding(cell):
+        return doubt
+    if _BARE_LIST.fullmatch(cell):
+        return 'is read as one alias. Write several as JSON: ["Rome", "Roma"].'
+    separator = next((one for one in _SEPARATORS if one in cell), "")
+    return _SPLIT.format(separator) if separator else ""
+
+
+def _find_coding(cell: str) -> str:
+    """Return how a text seems to be coded, and the cure; empty for a plain text."""
+    if "&" in cell and _ENTITY.search(cell):
+        return "has characters of HTML (&amp;). Replace them (html.unescape)."
+    if not cell.isascii() and _is_decoded_wrongly(cell):
+        return "is UTF-8 that was read as Latin-1. Read its source as UTF-8."
+    return ""
+
+
+def _is_decoded_wrongly(text: str) -> bool:
+    """Return whether the bytes of a text in UTF-8 were read as Windows-1252 or Latin-1."""
+    for encoding in ("cp1252", "latin-1"):
+        try:
+            text.encode(encoding).decode("utf-8")
+        except UnicodeError:
+            continue
+        return True
+    return False

@@ -288,9 +288,9 @@ def _only(kind: type[_Kind], results: Iterable[Example | Dropped]) -> tuple[_Kin
     return tuple(result for result in results if isinstance(result, kind))
 
 
-def _check_annotations(results: Sequence[Example | Dropped], source: str) -> None:
-    """Warn if at least half of the rows have annotations that do not fit; raise SpanError if no row
-    is usable.
+def _check_usable_rows(results: Sequence[Example | Dropped], source: str) -> None:
+    """Warn if most rows are dropped, or half of them for their annotations; raise SpanError if
+    annotations leave no row.
     """
     dropped = _only(Dropped, results)
     bad = [row for row in dropped if row.reason == BAD_ANNOTATION]
@@ -303,6 +303,14 @@ def _check_annotations(results: Sequence[Example | Dropped], source: str) -> Non
         warn(
             f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}:"
             f" {bad[0].detail} {_NO_ANNOTATION}"
+        )
+    elif 2 * len(dropped) > len(results):
+        from anchorlens.questions.build_rows import FIXES
+
+        reasons = Counter(row.reason for row in dropped).most_common()
+        warn(
+            f"{source}: {len(dropped):,} of {len(results):,} rows are dropped"
+            f" ({list_counts(dict(reasons))}). {FIXES.get(reasons[0][0], '')}".rstrip()
         )
 
 
@@ -459,7 +467,7 @@ def load_qa(
     for record, example_id, place in zip(records, ids, places, strict=True):
         found.append(_example(record, example_id, origin.name, finder, place))
     results = _share_answers(found)
-    _check_annotations(results, source)
+    _check_usable_rows(results, source)
     drawn = results
     if limit is not None:
         indices = random.Random(seed).sample(range(len(rows)), min(limit, len(rows)))

@@ -12,6 +12,10 @@ from anchorlens.questions.answers import ANSWER_TYPES
 
 Row: TypeAlias = Mapping[str, Any]
 
+# Names of the first alias in an object with ``aliases``: TriviaQA has ``Value``, other sets one of
+# the others.
+_FIRST_ALIAS = ("value", "answer", "text", "name", "label")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
@@ -127,7 +131,8 @@ def _aliases(value: object) -> list[object]:
         # TriviaQA's published file has Value and Aliases.
         parts = {str(name).casefold(): part for name, part in value.items()}
         if {"value", "aliases"} & set(parts):
-            return [parts.get("value"), *_as_list(parts.get("aliases"))]
+            first = next((parts[name] for name in _FIRST_ALIAS if name in parts), None)
+            return [first, *_as_list(parts.get("aliases"))]
         if "text" in parts:
             return _as_list(parts["text"])
         return [value]

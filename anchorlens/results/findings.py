@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import MIN_CLUSTERS, MIN_QUESTIONS_FOR_CLAIM
-from anchorlens.display import align_columns
+from anchorlens.display import align_columns, escape_hidden
 from anchorlens.results.estimates import LayerEstimate
 
 STANDS, SPECIFIC = "stands", "specific"
@@ -140,9 +140,11 @@ class Findings:
 
     def __str__(self) -> str:
         table = align_columns(self.table) if self.rows else ""
-        return "\n".join(
+        text = "\n".join(
             part for part in (*self.warnings, self.headline, table, *self.notes) if part
         )
+        # Names of segments, models and sets are the user's.
+        return escape_hidden(text)
 
     def __bool__(self) -> bool:
         return bool(self.headline or self.warnings or self.rows or self.notes)

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from anchorlens.display import minus
+from anchorlens.display import escape_hidden, minus
 from anchorlens.results.findings import Findings
 
 # Jupyter aligns tables to the right and breaks long words; columns of text are read from the left.
@@ -36,4 +36,4 @@ def _paragraph(line: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(minus(text))
+    return escape(minus(escape_hidden(text)))

@@ -1,5 +1,7 @@
 """Figures in a kernel: every output has an HTML form, so that exported pages show them."""
 
+import re
+
 import plotly.io as pio
 import pytest
 
@@ -7,6 +9,7 @@ from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.diagnostics import plot_role_heatmap
 from anchorlens.figures.grid_heatmap import plot_grids
 
+from .browser import run
 from .synthetic import swap_frame
 from .test_grid_heatmap import Result
 
@@ -28,6 +31,25 @@ def test_a_cell_of_a_kernel_has_plotlys_format_and_html(monkeypatch):
     page = output["data"]["text/html"]
     assert "plotly" in page
     assert "Q-Anchored swap (PopQA)" in page
+
+
+def test_a_page_that_cannot_fetch_plotlys_script_shows_title_and_cure(tmp_path, monkeypatch):
+    """A page of an executed notebook, opened without network, was blank."""
+    monkeypatch.setattr(pio.renderers, "_default_name", "plotly_mimetype")
+    page = plot_curves(swap_frame({"m": 3}))._repr_mimebundle_()["text/html"]
+    script = re.search(r"https://[^\"]*plotly[^\"]*\.js", page)
+    assert script
+    seen: dict[str, bool] = {}
+    for name, source in (("missing", "missing.js"), ("there", "there.js")):
+        (tmp_path / "there.js").write_text("window.Plotly = {newPlot: () => Promise.resolve()}")
+        text = re.sub(r' integrity="[^"]*"| crossorigin="[^"]*"', "", page)
+        file = tmp_path / f"{name}.html"
+        file.write_text(text.replace(script[0], source))
+        shown = run(tmp_path, 1280, "--dump-dom", file.as_uri())
+        note = re.search(r"<p( hidden=\"\")?>ΔP by layer[^<]*al.save_html", shown)
+        assert note
+        seen[name] = note[1] is None
+    assert seen == {"missing": True, "there": False}
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,24 @@ def zipped(folder: Path) -> None:
         archive.writestr("a/version", "3")
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+
+
+def pickled_index(folder: Path, target: str) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"w": Code()}, folder / target)  # noqa: TID251 - an attack
+    edit(folder, "pytorch_model.bin.index.json", weight_map={"lm_head.weight": target})
+
+
+def scripted(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+        archive.writestr("a/constants.pkl", pickle.dumps(()))
+        archive.writestr("a/data.pkl", pickle.dumps(Code()))
+        archive.writestr("a/code/x.py", "import os")
+        archive.writestr("a/version", "3")
+
+
 def pipe(name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -124,6 +142,13 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "pipe as tokenizer": pipe("tokenizer.json"),
     "pipe as weights": pipe("model.safetensors"),
     "vocabulary outside": outside_tokenizer,
+    "no positions": lambda f: edit(f, max_position_embeddings=0),
+    "length that is a text": lambda f: edit(f, "tokenizer_config.json", model_max_length="x"),
+    "pointer of Git LFS": lambda f: (pickled(f, None), written("pytorch_model.bin", LFS)(f))[1],
+    "index of pickled code": lambda f: pickled_index(f, "part.bin"),
+    "index of torch files outside": lambda f: pickled_index(f, "../part.bin"),
+    "archive of TorchScript": scripted,
+    "scheme of labels": lambda f: edit(f, label2id=7, num_key_value_heads=0),
     "tokenizer's own code": lambda f: edit(
         f, "tokenizer_config.json", tokenizer_class="X", auto_map={"AutoTokenizer": ["x.X", None]}
     ),
@@ -187,6 +212,39 @@ def test_a_configuration_cannot_choose_an_implementation(checkpoint, monkeypatch
     assert not hasattr(config, "use_kernels") and not hasattr(config, "kernel_config")
 
 
+def test_a_number_of_labels_fills_no_memory(checkpoint):
+    """transformers makes a table of so many labels, for the model and again for its tokenizer."""
+    edit(checkpoint, num_labels=10**12, id2label={"x": "y"})
+    model = al.load_model(checkpoint, device="cpu", check_parity=False)
+    assert model.tokenizer is not None
+    assert load_config(checkpoint).num_labels == 2
+
+
+def test_layers_that_a_configuration_leaves_out_give_a_warning(checkpoint):
+    edit(checkpoint, num_hidden_layers=1)
+    with pytest.warns(
+        UserWarning, match=r"weights have 3 layers, but config.json has num_hidden_layers=1"
+    ):
+        model = al.load_model(checkpoint, device="cpu")
+    assert model.cfg.n_layers == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name_or_path": "evil/x", "_name_or_path": "evil/x"},
+        {"architectures": ["../../x", "os.system"]},
+        {"base_model_tp_plan": {"layers.*": "evil"}, "tp_plan": "auto"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_names_of_other_code_in_a_configuration_change_nothing(checkpoint, changes):
+    ids = torch.tensor([[5, 6, 7]])
+    before = al.load_model(checkpoint, device="cpu")(ids)
+    edit(checkpoint, **changes)
+    assert torch.equal(al.load_model(checkpoint, device="cpu")(ids), before)
+
+
 def test_keys_that_choose_code_are_dropped_at_any_depth():
     kept = {"num_hidden_layers": 2, "conv_kernel": [3], "kernel_size": 3, "hidden_act": "silu"}
     dropped = {
@@ -198,6 +256,8 @@ def test_keys_that_choose_code_are_dropped_at_any_depth():
         "trust_remote_code": True,
         "code_revision": "main",
         "_use_flash_attention_2": True,
+        "num_labels": 10**12,
+        "id2label": {},
     }
     both = kept | dropped
     fields = {**both, "text_config": both, "parts": [both, {"inner": both}]}

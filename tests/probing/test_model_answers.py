@@ -133,6 +133,27 @@ def test_a_tag_of_thinking_that_is_a_special_token_is_seen_by_the_rule(tiny_mode
     assert row.answer.text == "[THINK]Rome?\nNo.[/THINK]\n\nParis"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "fix"),
+    [
+        (
+            "qa",
+            "Use more questions (a larger limit= or another set), an easier set, or"
+            " prompt='fewshot(2)'.",
+        ),
+        ("fewshot(2)", "Use more questions (a larger limit= or another set) or an easier set."),
+    ],
+)
+def test_few_known_questions_give_a_warning_that_joins_its_cures_by_or(answered, prompt, fix):
+    said = {("Which city lies there?", "Paris"): " Paris", ("Which town lies here?", "Rome"): " No"}
+    with pytest.warns(UserWarning) as caught:
+        kept = select_known_rows(answered(said), prompt)
+    assert len(kept.rows) == 1
+    assert [str(one.message) for one in caught] == [
+        f"known_only=True: 1 of 2 questions are left, and bands are wide below 20. {fix}"
+    ]
+
+
 def test_thinking_that_does_not_end_is_dropped_by_name(answered):
     said = {
         ("Which city lies there?", "Paris"): "<think>\nParis may be",

@@ -267,7 +267,7 @@ def test_a_missing_value_is_no_answer(unchecked, value):
 
 
 @pytest.mark.parametrize("field", ["question", "answers", "id", "relation"])
-@pytest.mark.parametrize("character", ["\0", "\x07", "\x0b", "\x1f", "\x7f"])
+@pytest.mark.parametrize("character", ["\0", "\x07", "\x0b", "\x1f", "\x7f", "\x92", "\x9b"])
 def test_a_control_character_drops_its_row(field, character):
     rows = [
         {"id": "a", "relation": "r", **EMMA},

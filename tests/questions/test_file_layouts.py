@@ -1,6 +1,7 @@
 """Files in the layouts in which people have them: each is read, or one sentence names the cure.
 
-The rows are written here. ``python -m tests.questions.test_file_layouts`` prints the table.
+The rows are written here. ``python -m tests.questions.test_file_layouts`` prints the table of
+docs/errors.md.
 """
 
 import gzip
@@ -18,8 +19,10 @@ import pyarrow.parquet
 import pytest
 
 from anchorlens.errors import AnchorlensError
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.questions.datasets import load_qa
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 Q = "What is the capital of Peru?"
 CHOICES = ["Quito", "Lima", "La Paz", "Bogota"]
 TRIVIA = {"Question": Q, "QuestionId": "tc_1", "Answer": {"Value": "Lima", "Aliases": ["Ciudad"]}}
@@ -212,7 +215,175 @@ LAYOUTS = {
     "a workbook": Layout("a.xlsx", b"PK\x03\x04" + bytes(9), said="Save the sheet as csv"),
     "a list named jsonl": Layout("a.jsonl", json.dumps([QUESTION]), said="one list .json"),
     "lines named json": Layout("a.json", lines(QUESTION, QUESTION), said="name the file .jsonl"),
-    "a question in German": Layout([("Was ist die Hauptstadt von Peru?", "Lima")], answers=[]),
+    "questions in German": Layout(
+        "a.csv",
+        "question,answer\nWas ist die Hauptstadt von Peru?,Lima\nWer schrieb Emma?,Jane Austen\n",
+        [],
+        "2 of 2 rows are dropped (not_english 2). The rules support English only.",
+    ),
+    "one question of three in Dutch": Layout(
+        [("Is Lima de hoofdstad van Peru?", "Lima"), (Q, "Lima"), (Q, "Lima")], answers=LIMA * 2
+    ),
+    "UTF-8 with a mark and CRLF": Layout(
+        "a.csv", CSV.replace("\n", "\r\n").encode("utf-8-sig"), LIMA
+    ),
+    "characters of width zero and no-break spaces": Layout(
+        "a.csv", f"question,answer\n\u200b{Q},La\u00a0Pa\u200bz\u200b\n", [("La Paz",)]
+    ),
+    "blanks before quotation marks": Layout(
+        "a.csv",
+        f'question, answer\n"{Q}", "Lima, Peru"\n',
+        [("Lima, Peru",)],
+        reading={"delimiter": ", "},
+    ),
+    "a blank and a quotation mark inside of a cell": Layout(
+        "a.csv",
+        f'question,answer\n"{Q}","Lima, ""Peru"""\n"In ""it"", ""Emma"" is whose?",x\n',
+        [('Lima, "Peru"',), ("x",)],
+    ),
+    "empty lines and a row of commas": Layout("a.csv", f"\n{CSV}\n,\n{Q},Lima\n", LIMA * 2),
+    "quoted line breaks": Layout(
+        "a.csv", 'question,answer\r\n"What is the capital\r\nof Peru?",Lima\r\n', LIMA
+    ),
+    "old Mac line ends": Layout("a.csv", CSV.replace("\n", "\r"), LIMA),
+    "row names of R": Layout("a.csv", f'"","question","answer"\n"1","{Q}","Lima"\n', LIMA),
+    "row names of R without a column": Layout(
+        "a.csv", f"question,answer\n1,{Q},Lima\n", said="name the first column if the rows have"
+    ),
+    "each line quoted as one cell": Layout(
+        "a.csv", f'"question,answer"\n"{Q},Lima"\n', said="Each line is quoted as one cell"
+    ),
+    "a title above the header": Layout(
+        "a.csv", f"My questions\n{CSV}", said="Write the names of the columns in the first line"
+    ),
+    "a title with empty cells above the header": Layout(
+        "a.csv", f"My questions,\n{CSV}", said="The first line of the file has the names"
+    ),
+    "names with spaces": Layout(
+        "a.csv",
+        f"the question,best answer\n{Q},Lima\n",
+        said="It has best answer, the question. Pass columns=",
+    ),
+    "names with spaces, given": Layout(
+        "a.csv",
+        f"the question,best answer\n{Q},Lima\n",
+        LIMA,
+        more={"columns": {"question": "the question", "answers": "best answer"}},
+        reading={"columns": {"question": "the question", "answers": "best answer"}},
+    ),
+    "names with spaces around": Layout("a.csv", f" Question ,  Answers\n{Q},Lima\n", LIMA),
+    "AQuA, choices with labels": Layout(
+        "a.jsonl",
+        lines({"question": Q, "options": ["A)Quito", "B)Lima", "C)La Paz"], "answer": "B"}),
+        LIMA,
+    ),
+    "choices with labels, answer with its label": Layout(
+        "a.jsonl",
+        lines({"question": Q, "options": ["(A) Quito", "(B) Lima"], "answer": "B. Lima"}),
+        LIMA,
+    ),
+    "choices of which one begins as a label": Layout(
+        "a.jsonl",
+        lines({"question": Q, "options": ["Quito", "B. Traven"], "answer": "B"}),
+        [("B. Traven",)],
+    ),
+    "an answer beside its aliases": Layout(
+        "a.json",
+        json.dumps([{"question": Q, "answers": [{"answer": "Lima", "aliases": ["Ciudad"]}]}]),
+        [("Lima", "Ciudad")],
+    ),
+    "a name without aliases": Layout(
+        "a.jsonl", lines({"question": Q, "answer": {"name": "Lima", "aliases": []}}), LIMA
+    ),
+    "true or false": Layout(
+        "a.jsonl", lines({"question": Q, "answer": True}), said="answer=True: must be text"
+    ),
+    "an object under another key": Layout(
+        "a.json", json.dumps({"Questions": [QUESTION]}), said="It has the keys Questions."
+    ),
+    "a frame as json": Layout(
+        "a.json",
+        pd.DataFrame([{"question": Q, "answer": "Lima"}]).to_json(),
+        said="It has the keys question, answer.",
+    ),
+    "ndjson": Layout("a.ndjson", lines(QUESTION), said="Name it .jsonl."),
+    "aliases with semicolons": Layout(
+        "a.csv",
+        f"question,answer\n{Q},Lima; Ciudad\n",
+        [("Lima; Ciudad",)],
+        "Pass answers_sep=';' to split it.",
+    ),
+    "aliases with semicolons, split": Layout(
+        "a.csv",
+        f"question,answer\n{Q},Lima; Ciudad\n",
+        [("Lima", "Ciudad")],
+        more={"answers_sep": ";"},
+        reading={"answers_sep": ";"},
+    ),
+    "aliases in lines": Layout(
+        "a.csv",
+        f'question,answer\n{Q},"Lima\nCiudad"\n',
+        [("Lima\nCiudad",)],
+        "Pass answers_sep='\\n' to split it.",
+    ),
+    "aliases of HTML": Layout(
+        "a.csv",
+        f"question,answer\n{Q},Lima<br>Ciudad\n",
+        [("Lima<br>Ciudad",)],
+        "answers_sep='<br>'",
+    ),
+    "aliases with commas in most rows": Layout(
+        "a.csv",
+        f'question,answer\n{Q},"Lima, Ciudad"\nWho wrote Emma?,"Austen,Jane"\nWho wrote It?,King\n',
+        [("Lima, Ciudad",), ("Austen,Jane",), ("King",)],
+        "Pass answers_sep=',' if it lists several.",
+    ),
+    "places with commas in one row": Layout(
+        "a.csv", f'question,answer\n{Q},"Lima, Peru"\n', [("Lima, Peru",)]
+    ),
+    "dates and numbers with commas": Layout(
+        "a.csv",
+        'question,answer\nWhen was Lima founded?,"January 18, 1535"\nHow many people live in Lima?,"10,092,000"\n',
+        [("January 18, 1535",), ("10,092,000",)],
+    ),
+    "aliases with or": Layout(
+        [(Q, "Lima or Ciudad"), ("Who wrote Emma?", "Jane Austen or Austen")],
+        answers=[("Lima or Ciudad",), ("Jane Austen or Austen",)],
+        said="Pass answers_sep=' or ' if it lists several.",
+    ),
+    "JSON in a cell": Layout(
+        "a.csv", f'question,answers\n{Q},"[""Lima"", ""Ciudad""]"\n', [("Lima", "Ciudad")]
+    ),
+    "a list without quotation marks in a cell": Layout(
+        "a.csv",
+        f'question,answers\n{Q},"[Lima, Ciudad]"\n',
+        [("[Lima, Ciudad]",)],
+        'Write several as JSON: ["Rome", "Roma"].',
+    ),
+    "a tuple of Python in a cell": Layout(
+        "a.csv",
+        f"question,answers\n{Q},\"('Lima', 'Ciudad')\"\n",
+        [("('Lima', 'Ciudad')",)],
+        "Write several as JSON",
+    ),
+    "an error of a spreadsheet": Layout(
+        "a.csv", f"question,answer\n{Q},#N/A\n", [("#N/A",)], "Leave the cell empty"
+    ),
+    "a formula of a spreadsheet": Layout(
+        "a.csv", f'question,answer\n{Q},="007"\n', [('="007"',)], "Save the sheet with its values."
+    ),
+    "characters of HTML": Layout(
+        "a.csv",
+        "question,answer\nWho founded AT&amp;T?,Bell &amp; Co\n",
+        [("Bell &amp; Co",)],
+        "Replace them (html.unescape).",
+    ),
+    "UTF-8 that was read as Latin-1": Layout(
+        "a.jsonl",
+        lines({"question": Q, "answers": ["Lima", "Bogot\u00c3\u00a1"]}),
+        [("Lima", "Bogot\u00c3\u00a1")],
+        "is UTF-8 that was read as Latin-1. Read its source as UTF-8.",
+    ),
 }
 
 
@@ -284,21 +455,71 @@ def test_annotated_characters_count_from_the_question_as_it_is_written():
     assert example.subject.of(example.question) == "Emma"
 
 
+def test_a_pair_keeps_the_space_of_a_quoted_cell_after_a_blank(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        'clean, corrupted, answer\n"The capital of Peru, Lima", "The capital of Cuba", " Lima"\n'
+    )
+    (pair,) = load_pairs(path).pairs
+    assert (pair.clean, pair.answer) == ("The capital of Peru, Lima", " Lima")
+
+
+# Layouts of the table in docs/errors.md.
+SHOWN = [
+    *(
+        "PopQA",
+        "PopQA under another name",
+        "TriviaQA",
+        "SQuAD 2",
+        "MRQA",
+        "MMLU",
+        "ARC as published",
+    ),
+    *("AQuA, choices with labels", "letters without choices", "class labels", "stream"),
+    *("stream with a limit", "semicolons", "tabs in a csv", "line sep=;", "colons", "Unicode text"),
+    *("UTF-8 with a mark and CRLF", "Latin-1", "characters of width zero and no-break spaces"),
+    *("blanks before quotation marks", "empty lines and a row of commas", "quoted line breaks"),
+    *("names with spaces", "names with spaces, given", "aliases with semicolons"),
+    *("aliases with semicolons, split", "aliases in lines", "aliases with commas in most rows"),
+    *("JSON in a cell", "a list without quotation marks in a cell", "an error of a spreadsheet"),
+    *("UTF-8 that was read as Latin-1", "questions in German"),
+]
+
+
 def describe(layout, folder):
-    """Return what is read of a layout, and what is said."""
+    """Return what is read of a layout (number of rows, answers, what is recorded) and said."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = [" / ".join(example.answers) for example in layout.load(folder).pool]
-            said = [str(one.message) for one in caught]
-            return ", ".join(found) or "dropped", "; ".join(said)
-        except AnchorlensError as why:
-            return "-", f"{type(why).__name__}: {why}"
-        except Exception as why:  # noqa: BLE001 - an older version
-            return "-", f"raw {type(why).__name__}: {why}"
+            data = layout.load(folder)
+        except AnchorlensError as error:
+            return "", f"{type(error).__name__}: {error}"
+    answers = [" / ".join(map(repr, example.answers)) for example in data.pool]
+    read = f"{len(answers)}: {', '.join(answers)}" if answers else "0"
+    recorded = "".join(f"; {name} {value!r}" for name, value in data.reading.items())
+    return f"{read}{recorded}", " ".join(str(one.message) for one in caught)
+
+
+def make_table(folder):
+    """Return the table of docs/errors.md: file, what is read, what is said."""
+    table = ["| layout | file | rows, answers, record | message |", "| --- | --- | --- | --- |"]
+    for name in SHOWN:
+        layout = LAYOUTS[name]
+        file = layout.source if isinstance(layout.source, str) else "`datasets`"
+        cells = [name, file, *describe(layout, folder)]
+        table.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(table)
+
+
+def test_the_page_of_errors_shows_what_is_read_and_said_of_these_files(tmp_path):
+    page = PAGE.read_text(encoding="utf8")
+    assert len(SHOWN) == len(set(SHOWN)) >= 20
+    assert f"\n{make_table(tmp_path)}\n" in page, (
+        "run `python -m tests.questions.test_file_layouts`"
+    )
+    assert f"reads files in {len(LAYOUTS)} layouts" in page
 
 
 if __name__ == "__main__":
-    for name, one in LAYOUTS.items():
-        with tempfile.TemporaryDirectory() as home:
-            print(json.dumps([name, *describe(one, Path(home))], ensure_ascii=False))
+    with tempfile.TemporaryDirectory() as home:
+        print(make_table(Path(home)))

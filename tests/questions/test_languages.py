@@ -35,6 +35,12 @@ Peru'nun başkenti neresidir?
 Thủ đô của Peru là gì?
 Care este capitala Peru?
 Столица Перу это какой город?
+Was war die Hauptstadt von Preussen?
+Is Lima de hoofdstad van Peru?
+Had Mozart een vrouw in Wenen?
+Es Lima la capital de Peru?
+In ce oras s-a nascut Mozart?
+Do ktorego miasta plynie Wisla?
 """.strip().splitlines()
 ENGLISH = """
 Was Emma Stone born in 1988?
@@ -54,6 +60,12 @@ MIT was founded in 1861?
 Una Stubbs was born in London?
 Élodie Yung was born in Paris?
 largest planet solar system
+Was de Gaulle tall?
+Was Ludwig van Beethoven deaf?
+Was war declared by Britain in 1939?
+Does the Rio de la Plata flow into the Atlantic?
+Is pie a la mode from France?
+Had Pride and Prejudice been published by 1815?
 """.strip().splitlines()
 
 

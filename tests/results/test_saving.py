@@ -1,6 +1,7 @@
 """Sweeps become a run directory: complete, reproducible to the byte, and read back as they were."""
 
 import json
+from importlib.metadata import version
 
 import pandas as pd
 import pytest
@@ -53,7 +54,7 @@ def test_record_says_where_the_numbers_come_from(saved):
     assert len(sweep["model"]["tokenizer_sha256"]) == 64
     assert sweep["data"]["sha256"] == "0" * 64
     assert sweep["environment"]["threads"] == torch.get_num_threads()
-    assert sweep["environment"]["versions"]["torch"] == torch.__version__
+    assert sweep["environment"]["versions"]["torch"] == version("torch")
     assert sweep["config"]["seed"] == 3
     assert sweep["config"]["layers"] == [0, 2]
     assert sum(sweep["plan"]["batches"]) == len(

@@ -2,7 +2,7 @@
 
 import re
 
-from anchorlens.questions.spans.lexicon import AUX, WH, Word, word_set
+from anchorlens.questions.spans.lexicon import AUX, STOP, WH, Word, word_set
 
 # Interrogatives of other languages, without those that are English words or names ("was", "come",
 # "Kim").
@@ -14,9 +14,10 @@ _INTERROGATIVES = word_set(
     woher wohin warum wieso weshalb wieviel chi quale quali qual dove perché quanto quanti quante
     quem quais onde wat waar welk welke wanneer hoeveel waarom hoe кто кого что чей какой какая
     какое какие каком какую какого где когда почему сколько как хто що який яка де kto kogo jaki
-    jaka jakie kiedy gdzie który która które dlaczego czyj vem vad vilken vilket vilka när varför
-    hvem hva hvad hvor hvornår hvilken hvilket hvilke hvordan hvorfor kuka missä milloin mikä mitä
-    minkä kuinka kdo kde kdy jaký jaké který proč kolik mikor miért melyik hány cine unde când cât
+    jaka jakie kiedy gdzie który która które ktory ktora ktorego dlaczego czyj vem vad vilken
+    vilket vilka när varför hvem hva hvad hvor hvornår hvilken hvilket hvilke hvordan hvorfor kuka
+    missä milloin mikä mitä minkä kuinka kdo kde kdy jaký jaké který proč kolik mikor miért melyik
+    hány cine unde când cât ce
     nerede hangi nasıl siapa berapa kapan bagaimana apa quis quid ubi quando mengapa dimana tko
     što gdje ποιος ποια ποιο πού πότε τι γιατί πόσο
     """
@@ -49,7 +50,7 @@ _ENGLISH = word_set(
 )
 # Of these, words that other languages write in the same way: a village is "by" in Danish, "or" is
 # "of" in Dutch.
-_SHARED = word_set("by of do has if for her can")
+_SHARED = word_set("by of do had has if for her can")
 # Interrogatives that are English words, too; they count at the beginning only.
 _ENGLISH_NOUNS = word_set("hoe dove chi que wat como apa")
 # German past tenses after "Was" end so ("Was kaufte ..."), but for these English words.
@@ -59,6 +60,9 @@ _NO_PAST = word_set(
 )
 # Small words that are names, too, where they open a question.
 _NAMES = word_set("una mit bei aux est este jest")
+# Articles and small words of names: foreign before a word without a capital ("de hoofdstad", but
+# "Vincent van Gogh"), and after German "war".
+_ARTICLES = word_set("de het der die das den dem ein eine la le les el los las il lo gli o os")
 _ELISIONS = re.compile(r"(?:qu|c|n|s|j|dell|nell|all|dall|un|cos|dov|com)'\w")
 # Words that English has taken over with their accents.
 _ENGLISH_ACCENTS = word_set(
@@ -89,15 +93,33 @@ def is_foreign(words: tuple[Word, ...]) -> bool:
             continue
         if word.low in _ENGLISH_NOUNS and i > 1:
             continue
+        if _is_article(words, i):
+            foreign.add(word.low)
+            continue
         is_past = i == 1 and words[0].low == "was" and _PAST.fullmatch(word.low)
         if (is_past and word.low not in _NO_PAST) or _is_foreign_word(word, opens=i == 0):
             foreign.add(word.low)
         elif word.low in _ENGLISH:
             english.add(word.low)
-    # "Is" and "Does" open English questions, "Was" also German ones.
-    if words[0].low in AUX - {"was", "is"}:
+    # "Is" and "Does" open English questions, "Was" also German ones, "Is" and "Had" Dutch ones.
+    if words[0].low in AUX - {"was", "is", "had"}:
         english.add(words[0].low)
     return len(foreign) > len(english - _SHARED if foreign else english)
+
+
+def _is_article(words: tuple[Word, ...], i: int) -> bool:
+    """Return whether a word is an article of another language that is no part of a name.
+
+    In a question without capitals it may always be one ("was die hard released").
+    """
+    if words[i].low not in _ARTICLES or not any(word.capital for word in words[1:]):
+        return False
+    if i > 0 and words[i - 1].low == "war":
+        return True
+    if i > 0 and words[i - 1].low in {"a", "à"}:  # "à la carte"
+        return False
+    following = words[i + 1 :]
+    return bool(following) and not following[0].capital and following[0].low not in STOP
 
 
 def _is_foreign_word(word: Word, *, opens: bool) -> bool:
