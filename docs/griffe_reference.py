@@ -17,7 +17,7 @@ from typing import Any
 import griffe
 from pymdownx.slugs import slugify
 
-from anchorlens.protocols.registry import PROTOCOLS, class_of
+from anchorlens.protocols.registry import PROTOCOLS, class_of, function_of
 
 DOCS = Path(__file__).parent
 _STUB = ast.parse((DOCS.parent / "anchorlens" / "__init__.pyi").read_text(encoding="utf8"))
@@ -90,10 +90,9 @@ class Reference(griffe.Extension):
             return
         for name in PROTOCOLS:
             folder = pkg[f"protocols.{name}"]
-            sweep = getattr(importlib.import_module("anchorlens.running.sweeps"), f"{name}_sweep")
-            pkg["running.sweeps"].set_member(
-                f"{name}_sweep", self._function(f"{name}_sweep", sweep)
-            )
+            function = function_of(name)
+            sweep = getattr(importlib.import_module("anchorlens.running.sweeps"), function)
+            pkg["running.sweeps"].set_member(function, self._function(function, sweep))
             spec = getattr(
                 importlib.import_module(f"anchorlens.protocols.{name}.spec"), class_of(name)
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from anchorlens.cli.protocol_command import flags_of
 from anchorlens.protocols.arguments import Argument, group_arguments
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
-from anchorlens.protocols.registry import PROTOCOLS, class_of, specification_of
+from anchorlens.protocols.registry import PROTOCOLS, class_of, function_of, specification_of
 from anchorlens.protocols.specification import QuestionSpecification, Specification
 
 PAGE = Path(__file__).with_name("arguments.md")
@@ -34,7 +34,7 @@ def page() -> str:
         spec = specification_of(name)
         shared = TruthSpecification if issubclass(spec, TruthSpecification) else Specification
         own = {n: a for n, a in spec.arguments().items() if n not in shared.model_fields}
-        where = f"`al.{name}_sweep`, `al.{class_of(name)}`, `anchorlens {name}`"
+        where = f"`al.{function_of(name)}`, `al.{class_of(name)}`, `anchorlens {name}`"
         parts.append(f"## {name}\n\n{description}. {where}.\n\n{table(spec, own)}")
     truth = {
         n: a

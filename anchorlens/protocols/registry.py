@@ -46,6 +46,11 @@ def class_of(name: str) -> str:
     return name.title().replace("_", "")
 
 
+def function_of(name: str) -> str:
+    """Return the name of a protocol's function: ``swap_sweep``; ``edge_sweep`` for ``edges``."""
+    return "edge_sweep" if name == "edges" else f"{name}_sweep"
+
+
 def measurement_of(name: str) -> "Measurement[Any, Any, Any]":
     """Return the measurement of a protocol; imports torch.
 

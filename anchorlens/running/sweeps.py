@@ -18,7 +18,7 @@ from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.patch_tokens.spec import PatchTokens
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
-from anchorlens.protocols.registry import measurement_of
+from anchorlens.protocols.registry import function_of, measurement_of
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.results.both_directions import BothDirections
@@ -68,12 +68,11 @@ def make_sweep_function(
     protocol: Measurement[Any, Any, Any],
     spec: Callable[Arguments, Specification],
     result: type[Result],
-    name: str = "",
 ) -> Callable[Concatenate[Any, Any, Arguments], Result]:
     """Build ``NAME_sweep(model, data, ...)`` of a protocol, with the arguments of its
-    specification; ``name``: name of the function, if another.
+    specification.
     """
-    name = name or f"{protocol.name}_sweep"
+    name = function_of(protocol.name)
 
     def sweep(model: Any, data: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
         if args:
@@ -184,5 +183,5 @@ swap_sweep = make_sweep_function(measurement_of("swap"), Swap, SweepResult)
 knockout_sweep = make_sweep_function(measurement_of("knockout"), Knockout, PathwayResult)
 patch_tokens_sweep = make_sweep_function(measurement_of("patch_tokens"), PatchTokens, PathwayResult)
 patch_sweep = make_sweep_function(measurement_of("patch"), Patch, PatchResult)
-edge_sweep = make_sweep_function(measurement_of("edges"), Edges, EdgeResult, "edge_sweep")
+edge_sweep = make_sweep_function(measurement_of("edges"), Edges, EdgeResult)
 answer_only_sweep = make_sweep_function(measurement_of("answer_only"), AnswerOnly, PathwayResult)
