@@ -48,28 +48,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--words", type=int, default=8)
-    parser.add_argument("--top", type=int, default=100)
+    parser.add_argument("--receivers", default="k")
+    parser.add_argument("--top", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(given.threads)
     model = al.load_model("smollm2-135m-instruct", progress=False)
     pairs = make_pairs(given.pairs, given.words)
     started = time.process_time()
-    screen = al.edge_sweep(model, pairs, method="attribution", controls="none", n_spot_checks=0)
+    options = {"senders": "heads", "receivers": given.receivers, "progress": False}
+    screen = al.edge_sweep(
+        model, pairs, method="attribution", controls="none", n_spot_checks=0, **options
+    )
     scores = screen.table()
     print(f"{len(scores):,} edges scored in {time.process_time() - started:.0f} CPU s")
     names = tuple(scores["edge"][: given.top])
     started = time.process_time()
-    exact = al.edge_sweep(model, pairs, edges=names)
+    exact = al.edge_sweep(model, pairs, edges=names, progress=False)
     print(f"{len(names)} measured in {time.process_time() - started:.0f} CPU s")
     print(exact.verdict)
-    both = exact.table().merge(
-        scores[["edge", "effect"]].rename(columns={"effect": "attribution"}), on="edge"
-    )
-    columns = ["edge", "effect", "sim_low", "sim_high", "other_pair", "stands", "attribution"]
-    print(both[columns].head(25).to_markdown(index=False, floatfmt="+.3f"))
-    rank = both["effect"].abs().rank().corr(both["attribution"].abs().rank())
-    signs = (both["effect"] * both["attribution"] < 0).sum()
-    print(f"rank correlation of sizes {rank:.2f}; {signs} of {len(both)} with another sign")
+    both = exact.table().set_index("edge")
+    both = both.assign(score=scores.set_index("edge")["effect"])
+    columns = ["effect", "sim_low", "sim_high", "other_pair", "stands", "score"]
+    print(both[columns].head(12).round(3).to_string())
+    print(al.compare_methods(exact, screen, top=10).round(2).to_string(index=False))
+    tokens = model.to_tokens(pairs.pairs[0].clean, prepend_bos=False)
+    _, cache = model.run_with_cache(tokens)
+    for layer, head in ((16, 0), (17, 1), (18, 2), (20, 2)):
+        pattern = cache["pattern", layer][0, head]
+        print(f"a{layer}.h{head}: {pattern.diagonal(-1).mean():.2f} to the previous token")
 
 
 if __name__ == "__main__":

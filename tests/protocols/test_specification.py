@@ -14,7 +14,12 @@ import anchorlens as al
 from anchorlens.cli.protocol_command import flags_of, protocol_command
 from anchorlens.errors import DonorError, InputError
 from anchorlens.protocols.arguments import GROUPS
-from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
+from anchorlens.protocols.registry import (
+    PROTOCOLS,
+    function_of,
+    measurement_of,
+    specification_of,
+)
 from anchorlens.protocols.specification import Specification
 from anchorlens.running.runner import run
 from tests.questions.make import capitals
@@ -314,7 +319,7 @@ OWN = {
 CASES = [
     (spec, change)
     for spec in SPECIFICATIONS
-    for change in (*CHANGES, *(() if spec.NAME == "patch" else PROMPTS), *OWN.get(spec.NAME, ()))
+    for change in (*CHANGES, *(() if spec.DATA == "pairs" else PROMPTS), *OWN.get(spec.NAME, ()))
 ]
 
 
@@ -458,7 +463,7 @@ def test_a_truth_readout_comes_back_and_code_of_ones_own_cannot(tiny_model, tmp_
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS)
 def test_the_short_way_has_every_argument_with_its_help(spec):
-    sweep = getattr(al, f"{spec.NAME}_sweep")
+    sweep = getattr(al, function_of(spec.NAME))
     signature, said = inspect.signature(sweep), inspect.getdoc(sweep)
     model, data, *rest = signature.parameters.values()
     assert (model.name, data.name) == ("model", "data")
@@ -480,7 +485,7 @@ def test_the_short_way_has_every_argument_with_its_help(spec):
     assert said.startswith(inspect.getdoc(spec).splitlines()[0])
     for part in ("Args:", "Returns:", "Raises:", "    model: ", "    data: "):
         assert part in said
-    assert f"{spec.NAME}_sweep" in repr(sweep)
+    assert function_of(spec.NAME) in repr(sweep)
 
 
 SWAP_GROUPS = {

@@ -17,6 +17,9 @@ HELD = {
     "SweepResult": lambda model, _: swept(model, "swap"),
     "PathwayResult": lambda model, _: swept(model, "knockout"),
     "PatchResult": lambda model, _: al.patch_sweep(model, al.load_pairs(PAIRS), progress=False),
+    "EdgeResult": lambda model, _: al.edge_sweep(
+        model, al.load_pairs(PAIRS), receivers="logits", progress=False
+    ),
     "QAData": lambda *_: questions(),
     "PairData": lambda *_: al.load_pairs(PAIRS),
     "Comparison": lambda model, _: al.compare(

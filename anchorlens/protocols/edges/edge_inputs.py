@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import LOGITS, Edge, Graph
+from anchorlens.engine.metrics import KL
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
@@ -69,6 +70,11 @@ def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
     made = prepare_patch(context, spec)
     inputs = EdgeInputs(**vars(made), edges=choose_edges(context.adapter, spec))
     _warn_of_few_pairs(inputs)
+    if spec.method == "attribution" and inputs.reading.metric == KL and spec.direction == "noising":
+        warn(
+            "metric='kl' has no slope in the clean run, so every score of direction='noising' is 0."
+            " Use method='exact' or 'attribution_ig', or another metric."
+        )
     return inputs
 
 

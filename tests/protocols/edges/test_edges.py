@@ -302,3 +302,16 @@ def test_a_pair_in_which_nothing_is_exchanged_has_effects_of_0(tiny_model, metho
     found = sweep(tiny_model("llama"), pairs, receivers="logits", method=method)
     assert (found.samples()["effect"] == 0).all()
     assert found.samples(all_columns=True)["by_construction"].all()
+
+
+def test_scores_that_are_0_by_construction_give_a_warning(tiny_model):
+    with pytest.warns(UserWarning, match="no slope in the clean run"):
+        found = sweep(
+            tiny_model("llama"),
+            senders="m0",
+            receivers="logits",
+            method="attribution",
+            metric="kl",
+            direction="noising",
+        )
+    assert found.samples()["effect"].abs().max() < 1e-4
