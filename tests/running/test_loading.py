@@ -8,7 +8,7 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
-from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
+from anchorlens.protocols.registry import PROTOCOLS, function_of, measurement_of, specification_of
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.checksums import write_sums
 
@@ -56,7 +56,8 @@ def test_every_protocol_of_the_registry_is_whole(name):
     assert (spec.NAME, protocol.name, protocol.spec) == (name, name, spec)
     assert issubclass(protocol.analysis.result, SweepResult)
     assert protocol.analysis.title[0].islower()
-    assert getattr(al, f"{name}_sweep").__name__ == f"{name}_sweep"
+    function = function_of(name)
+    assert getattr(al, function).__name__ == function
     assert getattr(al, spec.__name__) is spec
 
 
