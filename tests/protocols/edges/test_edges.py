@@ -315,3 +315,20 @@ def test_scores_that_are_0_by_construction_give_a_warning(tiny_model):
             direction="noising",
         )
     assert found.samples()["effect"].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("how", [{}, {"method": "attribution"}, {"downstream": "freeze"}])
+def test_a_streamed_model_gives_the_numbers_of_one_in_memory(tiny, how):
+    found = []
+    for stream in (False, True):
+        model = al.load_model(str(tiny("llama")), stream=stream, progress=False)
+        found.append(sweep(model, senders="a0.*,m0", receivers="a1.*,m2,logits", **how).effects)
+    known = ~found[0].isnan()
+    assert (found[0] - found[1])[known].abs().max() == 0
+
+
+def test_in_bfloat16_the_checks_hold(tiny):
+    model = al.load_model(str(tiny("llama")), dtype="bfloat16", progress=False)
+    found = sweep(model, senders="a0.*,m0", receivers="a1.*,m2,logits", n_spot_checks=12)
+    assert found.record["checks"]["cells"] == 12 and not found.record["checks"]["failed"]
+    assert found.noise_floor > 0
