@@ -324,7 +324,7 @@ def test_a_streamed_model_gives_the_numbers_of_one_in_memory(tiny, how):
         model = al.load_model(str(tiny("llama")), stream=stream, progress=False)
         found.append(sweep(model, senders="a0.*,m0", receivers="a1.*,m2,logits", **how).effects)
     known = ~found[0].isnan()
-    assert (found[0] - found[1])[known].abs().max() == 0
+    assert (found[0] - found[1])[known].abs().max() < 1e-5
 
 
 def test_in_bfloat16_the_checks_hold(tiny):
