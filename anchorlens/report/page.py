@@ -123,6 +123,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
         dropped=contents.count_drops(results),
         studies=contents.studies_of(results),
         complete=[name_of(result) for result in results if not result.dropped_counts],
+        axis="edge" if all(result.has_edges for result in results) else "layer",
         metric=_common_name(data, "metric", "value"),
         change=_common_name(data, "change", "effect"),
         version=versions()["anchorlens"],
@@ -151,10 +152,12 @@ def _summary_of(result: SweepResult) -> dict[str, Any]:
 
 def _rows_of(result: SweepResult) -> dict[str, Any]:
     """Return the measured rows of one sweep, with tokens and curves, for the page's script."""
+    samples = result.samples(all_columns=True)
+    anchors = result.leading_anchors
     rows = example_rows(
-        result.samples(all_columns=True),
+        samples[samples["anchor"].isin(anchors)],
         result.examples(all_columns=True),
-        result.anchors,
+        anchors,
         result.layers,
     )
     return {"name": name_of(result), "layers": list(result.layers), "rows": rows}
@@ -179,13 +182,14 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for figure, group in report_figures(results):
         names = ", ".join(map(name_of, group))
+        axis = "edge" if all(result.has_edges for result in group) else "layer"
         verdicts = [result.verdict for result in group]
         found.append(
             {
                 "json": _embed_json(_in_both_themes(figure)),
                 "height": figure.to_dict()["layout"]["height"],
                 "caption": caption_of(figure),
-                "alt": " ".join([f"Effect by layer: {names}.", *verdicts]),
+                "alt": " ".join([f"Effect by {axis}: {names}.", *verdicts]),
             }
         )
     return found

@@ -11,7 +11,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
@@ -181,6 +181,14 @@ class SweepResult:
         """Unit of the effect of the leading metric."""
         own = self._samples[self._samples["metric"] == leading_metric(self._samples)]
         return str(own["unit"].iloc[0])
+
+    has_edges: ClassVar[bool] = False
+    """Whether the anchors are edges between parts of the model."""
+
+    @property
+    def leading_anchors(self) -> tuple[str, ...]:
+        """Anchors whose values a report shows for each row: all, or the largest edges."""
+        return self.anchors
 
     @property
     def delta_p(self) -> "torch.Tensor":

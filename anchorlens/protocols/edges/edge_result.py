@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 Array = npt.NDArray[np.float64]
+# Edges whose values a report shows for each pair.
+_MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,7 @@ class EdgeResult(PatchResult):
     change_word: ClassVar[str] = "exchanging"
     place_word: ClassVar[str] = "edge"
     has_layers: ClassVar[bool] = False
+    has_edges: ClassVar[bool] = True
 
     @override
     def name_cell(self, place: str, layer: int) -> str:
@@ -73,6 +76,13 @@ class EdgeResult(PatchResult):
     @override
     def name_place(self, place: str, layers: str) -> str:
         return place
+
+    @property
+    @override
+    def leading_anchors(self) -> tuple[str, ...]:
+        own = self._samples[self._samples["control"] == "none"]
+        sizes = own.groupby("anchor", sort=False)["effect"].mean().abs()
+        return tuple(sizes.nlargest(_MOST_SHOWN).index)
 
     @cached_property
     def places(self) -> tuple[str, ...]:

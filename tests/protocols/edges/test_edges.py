@@ -188,7 +188,9 @@ def test_a_run_is_saved_verified_resumed_and_drawn(tiny_model, tmp_path, small_s
     assert list(figure.layout.xaxis.ticktext) == list(again.matrix().receivers)
     assert (out / "figure.html").is_file()
     al.save_report([again], tmp_path / "report.html")
-    assert "a1.h0.q" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "a1.h0.q" in page and "by edge</h2>" in page
+    assert len(again.leading_anchors) == 20 < len(again.anchors)
 
 
 def test_a_value_that_was_changed_is_found_by_verify(tiny_model, tmp_path):
