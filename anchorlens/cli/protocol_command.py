@@ -36,6 +36,10 @@ _SHORT = (
     *("model", "dataset", "pairs", "columns", "limit", "out", "resume", "dry_run"),
     *(
         "anchors",
+        "senders",
+        "receivers",
+        "edges",
+        "method",
         "by",
         "metric",
         "readout",
@@ -368,6 +372,20 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
 def _examples(spec: type[Specification]) -> str:
     name = spec.NAME
     start = f"\b\nExamples:\n  anchorlens {name} --model smollm2-135m-instruct"
+    if name == "edges":
+        return f"""{start} --pairs ioi-pairs --senders 'a1*,m1*' --receivers 'a20.*' \\
+    --out runs/a
+  anchorlens {name} --model gpt2 --pairs pairs.csv --method attribution --out runs/b
+  anchorlens {name} --model gpt2 --pairs pairs.csv --edges 'a4.h11 -> a5.h5.k,m0 -> logits' \\
+    --out runs/c
+\b
+  # everything behind the receiver frozen, the MLPs before it recomputed
+  anchorlens {name} --model gpt2 --pairs pairs.csv --receivers logits --downstream freeze \\
+    --between mlps --out runs/d
+\b
+  # predicted time and memory
+  anchorlens {name} --model Qwen/Qwen3-8B --pairs pairs.csv --max-memory 8GB --dry-run
+"""
     if spec.DATA == "pairs":
         return f"""{start} --pairs ioi-pairs --by position --out runs/a
   anchorlens {name} --model gpt2 --pairs pairs.csv --by head --site z --out runs/b

@@ -82,8 +82,16 @@ def screen_edges(
     cut: float | None = None,
     confidence: float = 0.95,
     screen: str = "attribution",
+    senders: Any = "all",
+    receivers: Any = "all",
+    layers: Any = None,
+    metric: Any = "auto",
+    direction: str = "denoising",
+    controls: Any = "auto",
+    n_spot_checks: int | None = None,
+    max_memory: Any = None,
     seed: int = 0,
-    **options: Any,
+    progress: bool = True,
 ) -> EdgeScreen:
     """Score all edges, measure the best and a random sample of the others exactly, and state how
     many the screen missed at most.
@@ -102,11 +110,20 @@ def screen_edges(
             median size of the candidates' exact effects.
         confidence: Confidence of the statement.
         screen: Method of the scores: ``attribution`` or ``attribution_ig``.
+        senders: Senders, as in :func:`anchorlens.edge_sweep`.
+        receivers: Receivers.
+        layers: Layers of the receivers. If None, all.
+        metric: Metric: a name, whose gradient is known.
+        direction: ``denoising`` or ``noising``.
+        controls: Controls of the exact effects.
+        n_spot_checks: Number of exact effects that are measured again by hooks. If None, as many as
+            take 5 % of the work.
+        max_memory: Memory limit beside the model.
         seed: Random seed of the audit and of the sweeps.
-        options: Arguments of :func:`anchorlens.edge_sweep`, such as ``senders`` and ``metric``.
+        progress: Whether to show progress bars.
 
     Raises:
-        InputError: If a number is too small, or an option is invalid.
+        InputError: If a number is too small, or another argument is invalid.
     """
     for name, value in (("top", top), ("audit", audit)):
         if not isinstance(value, int) or value < 1:
@@ -115,13 +132,25 @@ def screen_edges(
         raise InputError(
             f"confidence={confidence!r}: must be from 0.5 to below 1.", argument="confidence"
         )
-    for name in ("method", "edges", "by"):
-        if name in options:
-            raise InputError(f"{name}= is chosen by screen_edges. Leave it out.", argument=name)
     data = pairs if isinstance(pairs, PairData) else load_pairs(pairs)
-    how = {"seed": seed, **options}
-    only_exact = {name: how.pop(name) for name in ("controls", "n_spot_checks") if name in how}
-    scores = edge_sweep(model, data, method=screen, controls="none", n_spot_checks=0, **how)
+    shared: dict[str, Any] = {
+        "metric": metric,
+        "direction": direction,
+        "layers": layers,
+        "max_memory": max_memory,
+        "seed": seed,
+        "progress": progress,
+    }
+    scores = edge_sweep(
+        model,
+        data,
+        method=screen,
+        senders=senders,
+        receivers=receivers,
+        controls="none",
+        n_spot_checks=0,
+        **shared,
+    )
     ranked = list(scores.table(control=False)["edge"])
     candidates, near, far = (
         ranked[:top],
@@ -131,8 +160,14 @@ def screen_edges(
     strata = [stratum for stratum in (near, far) if stratum]
     drawn = _draw(strata, audit, seed)
     measured = [*candidates, *(edge for own in drawn for edge in own)]
-    chosen = {name: value for name, value in how.items() if name not in ("senders", "receivers")}
-    exact = edge_sweep(model, data, edges=tuple(measured), **chosen, **only_exact)
+    exact = edge_sweep(
+        model,
+        data,
+        edges=tuple(measured),
+        controls=controls,
+        n_spot_checks=n_spot_checks,
+        **shared,
+    )
     sizes = exact.table(control=False).set_index("edge")["effect"].abs()
     limit = float(sizes[candidates].median()) if cut is None else float(cut)
     audits: list[Audit] = []

@@ -37,7 +37,6 @@ def test_a_cut_that_every_edge_reaches_is_missed_by_all_others(tiny_model):
         ({"top": 0}, "top"),
         ({"audit": 0}, "audit"),
         ({"confidence": 1.0}, "confidence"),
-        ({"method": "exact"}, "method"),
         ({"screen": "exactly"}, "method"),
     ],
 )

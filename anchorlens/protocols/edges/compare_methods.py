@@ -1,5 +1,7 @@
 """Compare estimates of edges with their exact effects."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -7,7 +9,9 @@ from anchorlens.errors import InputError
 from anchorlens.protocols.edges.edge_result import EdgeResult
 
 
-def compare_methods(exact: EdgeResult, *estimates: EdgeResult, top: int = 20) -> pd.DataFrame:
+def compare_methods(
+    exact: EdgeResult, estimates: "EdgeResult | Sequence[EdgeResult]", *, top: int = 20
+) -> pd.DataFrame:
     """Return how well estimates of edges rank them, beside the exact effects.
 
     Mean effects over pairs are compared, of the edges that both sweeps have.
@@ -20,8 +24,8 @@ def compare_methods(exact: EdgeResult, *estimates: EdgeResult, top: int = 20) ->
 
     Args:
         exact: Sweep with ``method="exact"``.
-        estimates: Sweeps with ``attribution`` or ``attribution_ig``, of the same model, metric and
-            direction.
+        estimates: Sweep with ``attribution`` or ``attribution_ig``, or several, of the same model,
+            metric and direction.
         top: Number of edges with the largest exact effects that should be found.
 
     Returns:
@@ -34,7 +38,8 @@ def compare_methods(exact: EdgeResult, *estimates: EdgeResult, top: int = 20) ->
         InputError: If a sweep is not of edges, the first one is not exact, or they differ in model,
             metric, direction or data.
     """
-    for one in (exact, *estimates):
+    listed = [estimates] if isinstance(estimates, EdgeResult) else list(estimates)
+    for one in (exact, *listed):
         if not isinstance(one, EdgeResult):
             raise InputError(f"{one!r}: not an edge sweep. Give results of al.edge_sweep.")
     if exact.record["config"]["method"] != "exact":
@@ -42,7 +47,7 @@ def compare_methods(exact: EdgeResult, *estimates: EdgeResult, top: int = 20) ->
             "exact: measured by attribution. Give the sweep with method='exact' first."
         )
     rows: list[dict[str, object]] = []
-    for estimate in estimates:
+    for estimate in listed:
         for name in ("model", "dataset", "metric", "is_denoising"):
             own, other = getattr(estimate, name), getattr(exact, name)
             if own != other:
