@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -66,10 +66,16 @@ class Case:
 
 
 def largest_gap(case: Case, edges: Sequence[Edge], **how: str) -> float:
-    """Largest difference of the engine from hooks, as a share of the range of the values."""
+    """Largest difference of the engine from hooks, as a share of the range of the metric: over the
+    edges and the two prompts' own runs.
+    """
     before, found = case.exact(edges, **how)
     by_hooks, wanted = case.by_hooks(edges, **how)
-    values = [by_hooks, *wanted.values()]
+    own = case.prompts
+    case.prompts = replace(own, target=own.source, source=own.target)
+    of_source, _ = case.by_hooks([])
+    case.prompts = own
+    values = [by_hooks, of_source, *wanted.values()]
     scale = max(values) - min(values)
     gaps = [abs(found[edge] - wanted[edge]) for edge in edges]
     return max(abs(before - by_hooks), *gaps) / scale

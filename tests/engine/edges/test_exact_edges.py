@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from anchorlens.engine.edges import changed_inputs
+from anchorlens.engine.edges.changed_inputs import EdgePrompts
+from anchorlens.engine.metrics import LogitDiffReader
 from anchorlens.errors import InputError
 from tests.engine.edges.make import Case, largest_gap
 from tests.tiers import fast
@@ -36,7 +38,18 @@ def test_many_edges_in_both_directions(tiny_model, family):
 
 @pytest.mark.slow
 def test_edges_of_the_real_model(smollm2):
+    """Indirect objects: the clean and the corrupted run differ by several logits."""
     case = Case(smollm2, seed=2)
+    ids = []
+    for giver in ("Daniel", "Maria"):
+        text = f"After the storm, Maria and Daniel walked home, and {giver} handed a lantern to"
+        ids.append(tuple(smollm2.to_tokens(text, prepend_bos=False)[0].tolist()))
+    source, target = ids
+    first = next(i for i, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
+    at = tuple(range(first, len(target)))
+    case.prompts = EdgePrompts(target=target, source=source, at=at, by=at)
+    tokens = [smollm2.to_single_token(name) for name in (" Maria", " Daniel")]
+    case.reader = LogitDiffReader(torch.tensor([len(target) - 1]), torch.tensor([tokens]))
     for between, downstream in WAYS:
         assert largest_gap(case, case.draw(12), between=between, downstream=downstream) < 1e-4
 
