@@ -18,6 +18,7 @@ from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, HEAD, LOGITS, MLP, Edge, Node
 from anchorlens.engine.hooked_passes import by_head, full_reader, last_stream
 from anchorlens.engine.readouts import Reader
+from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.prompts.batches import pad_rows
 
@@ -52,6 +53,7 @@ class ReferenceEdges:
         self.metric = metric
         self.between = between
         self.downstream = downstream
+        self._known_hooks: dict[str, bool] = {}
         self.top = adapter.hook_name("resid_post", adapter.n_layers - 1)
 
     @torch.no_grad()
@@ -171,8 +173,18 @@ class ReferenceEdges:
         kind, layer = receiver.kind, receiver.layer
         if kind not in ATTENTION_INPUTS:
             return self.adapter.hook_name("mlp_out", layer)
-        if kind != "v":
-            rotated = self.adapter.attention_hook(layer, f"rot_{kind}")
-            if rotated in self.adapter.model.hook_dict:
-                return rotated
+        rotated = self.adapter.attention_hook(layer, f"rot_{kind}")
+        if kind != "v" and self._fires(rotated):
+            return rotated
         return self.adapter.hook_name(kind, layer)
+
+    def _fires(self, name: str) -> bool:
+        """Return whether a hook fires; some bridges have hooks of rotation that do not."""
+        if name not in self._known_hooks:
+            self._known_hooks[name] = name in self.adapter.model.hook_dict
+            if self._known_hooks[name]:
+                try:
+                    _ = self._read(self.prompts.target, [name], [])
+                except HookError:
+                    self._known_hooks[name] = False
+        return self._known_hooks[name]
