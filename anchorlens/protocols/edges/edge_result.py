@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -114,38 +113,10 @@ class EdgeResult(PatchResult):
         Raises:
             InputError: If xarray is not installed, or the quantity or the control was not measured.
         """
-        if find_spec("xarray") is None:
-            raise InputError(
-                "to_xarray needs xarray, which is not installed. Install it with pip install"
-                " 'anchorlens[labelled]'."
-            )
-        import xarray
-
         values = self._cube(self._check_quantity(quantity), self._check_control(control))
-        groups = self._examples[self._examples["role"] == "base"].set_index("example_id")[
-            "question_id"
-        ]
         senders, receivers = self._nodes
-        return xarray.DataArray(
-            values,
-            dims=("pair", "place", "sender", "receiver"),
-            coords={
-                "pair": list(self.example_ids),
-                "place": list(self.places),
-                "sender": list(senders),
-                "receiver": list(receivers),
-                "group": ("pair", groups.reindex(list(self.example_ids)).to_numpy(dtype=str)),
-            },
-            name=quantity,
-            attrs={
-                "run_id": self.run_id,
-                "model": self.model,
-                "dataset": self.dataset,
-                "protocol": self.protocol.name,
-                "metric": self.metric,
-                "units": self.unit if quantity == EFFECT else "",
-            },
-        )
+        axes = {"place": self.places, "sender": senders, "receiver": receivers}
+        return self._label(values, quantity, {name: list(own) for name, own in axes.items()})
 
     def table(self, top: int | None = None, *, control: bool = True) -> pd.DataFrame:
         """Return one row per edge, the largest mean effect first.

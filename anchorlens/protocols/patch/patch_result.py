@@ -2,6 +2,7 @@
 of the mean over pairs.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -149,6 +150,18 @@ class PatchResult(SweepResult):
         Raises:
             InputError: If xarray is not installed, or the quantity or the control was not measured.
         """
+        values = self._array(self._check_quantity(quantity), self._check_control(control))
+        axes = {"layer": list(self.layers), **self._axes}
+        return self._label(values, quantity, axes)
+
+    def _label(
+        self, values: Array, quantity: str, axes: Mapping[str, Sequence[Any]]
+    ) -> "xarray.DataArray":
+        """Return values of every pair, [pair *axes], as a labelled array.
+
+        Raises:
+            InputError: If xarray is not installed.
+        """
         if find_spec("xarray") is None:
             raise InputError(
                 "to_xarray needs xarray, which is not installed. Install it with pip install"
@@ -156,17 +169,15 @@ class PatchResult(SweepResult):
             )
         import xarray
 
-        values = self._array(self._check_quantity(quantity), self._check_control(control))
         groups = self._examples[self._examples["role"] == "base"].set_index("example_id")[
             "question_id"
         ]
         return xarray.DataArray(
             values,
-            dims=("pair", "layer", *_AXES[self.by]),
+            dims=("pair", *axes),
             coords={
                 "pair": list(self.example_ids),
-                "layer": list(self.layers),
-                **self._axes,
+                **axes,
                 "group": ("pair", groups.reindex(list(self.example_ids)).to_numpy(dtype=str)),
             },
             name=quantity,
