@@ -10,11 +10,14 @@ import transformer_lens.patching as theirs
 
 from anchorlens import patching as ours
 
+# The others call these, or patch direct paths (tests/patching/test_direct_path.py).
 BASE = sorted(
     name
     for name in ours.__all__
-    if name.startswith("get_act_patch_") and not name.endswith("_every")
-)  # the others call these
+    if name.startswith("get_act_patch_")
+    and not name.endswith("_every")
+    and "direct_path" not in name
+)
 # Two prompts for one function of each site: cells of heads and positions take half a minute with two.
 CASES = [
     (name, n_prompts)
