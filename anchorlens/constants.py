@@ -91,6 +91,9 @@ LATER = "later"
 
 PATCH_BY = ("position", "segment", "layer", "head", "head_position")
 """Places of a patch sweep, each patched separately."""
+PATCH_METHODS = ("exact", "attribution")
+"""Effects of patches: measured, or estimated by change times gradient."""
+
 PATCH_METRICS = ("logit_diff", "prob", "logprob", "kl")
 UNITS = {"logit_diff": "logit", "prob": POINTS, "logprob": "nat", "kl": "nat"}
 """Metric of a patch sweep -> unit of its effect; values of ``prob`` are in [0, 1]."""

@@ -24,10 +24,17 @@ from anchorlens.typing import SlotStreams, Stream
 
 
 def last_stream(
-    adapter: Adapter, tokens: TokenBatch, hooks: Sequence[Hook] = (), cache: Any = None
+    adapter: Adapter,
+    tokens: TokenBatch,
+    hooks: Sequence[Hook] = (),
+    cache: Any = None,
+    *,
+    with_graph: bool = False,
 ) -> Stream:
     """Return the final residual stream of one forward pass; raise HookError if a hook does not fire
     exactly once.
+
+    ``with_graph``: whether operations are recorded for a backward pass.
     """
     fired = [0] * len(hooks)
 
@@ -39,7 +46,7 @@ def last_stream(
     counted: list[Hook] = []
     for index, (name, _) in enumerate(hooks):
         counted.append((name, partial(run, index=index)))
-    stream = adapter.forward(on.ids, on.mask.long(), counted, cache)
+    stream = adapter.forward(on.ids, on.mask.long(), counted, cache, with_graph=with_graph)
     for (name, _), times in zip(hooks, fired, strict=True):
         if times != 1:
             raise HookError(

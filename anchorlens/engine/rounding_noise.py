@@ -68,8 +68,10 @@ def round_anew(adapter: Adapter, seed: int = 0) -> Adapter:
         mask: Tensor,
         hooks: Sequence[Hook] = (),
         cache: Any = None,
+        *,
+        with_graph: bool = False,
     ) -> Tensor:
-        return run(ids, mask, [*hooks, *moves], cache)
+        return run(ids, mask, [*hooks, *moves], cache, with_graph=with_graph)
 
     other.forward = forward
     return other

@@ -239,6 +239,8 @@ def _panel_titles(results: Sequence[PatchResult]) -> list[str]:
     titles: list[str] = []
     for one, values in zip(results, settings, strict=True):
         parts = [str(one.record["config"]["site"])]
+        if one.is_estimate:
+            parts.append(ESTIMATE)
         parts += [value for value, is_named in zip(values, differs, strict=True) if is_named]
         titles.append(escape(", ".join(parts), quote=False))
     return titles
@@ -256,6 +258,8 @@ def _heading(results: Sequence[PatchResult], grid: PatchGrid, control: str) -> s
         parts.append(" into ".join(_DIRECTIONS[str(config["direction"])]))
     if len(results) == 1:
         parts.append(str(config["site"]))
+    if all(one.is_estimate for one in results):
+        parts.append(ESTIMATE)
     return ", ".join(parts)
 
 
@@ -329,6 +333,12 @@ def _describe_patch(panel: Panel) -> str:
     config = result.record["config"]
     source, target = _DIRECTIONS[str(config["direction"])]
     places = panel.by.replace("head_position", "head and position")
+    if result.is_estimate:
+        return (
+            f"{result.model} on {result.dataset}: {ESTIMATE} of patching activations of"
+            f" {config['site']} of the {source} prompt into the {target} prompt, at one layer and"
+            f" {places} at a time: change times gradient, no patch was run."
+        )
     return (
         f"{result.model} on {result.dataset}: activations of {config['site']} of the {source}"
         f" prompt are patched into the {target} prompt, at one layer and {places} at a time."

@@ -170,10 +170,17 @@ class Adapter(ABC):
         mask: Int[Tensor, "example pos"],
         hooks: Sequence[Hook] = (),
         cache: Any = None,
+        *,
+        with_graph: bool = False,
     ) -> Stream:
         """Run TransformerLens's forward pass over all blocks and return the final residual stream.
 
-        ``cache``: result of :meth:`prefix_cache`, whose tokens come first; valid for one call.
+        Args:
+            ids: Right-padded rows.
+            mask: 1 for tokens, 0 for padding.
+            hooks: Hooks of the pass.
+            cache: Result of :meth:`prefix_cache`, whose tokens come first; valid for one call.
+            with_graph: Whether operations are recorded for a backward pass.
         """
 
     @abstractmethod

@@ -7,7 +7,7 @@ of target and source (EAP-IG, Hanna et al. 2024). All receivers' gradients of on
 forward and one backward pass.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +23,9 @@ from anchorlens.engine.edges.row_states import (
     run_layers,
 )
 from anchorlens.engine.patches import OnProgress, no_progress
+from anchorlens.engine.site_gradients import StreamMetric
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
-
-StreamMetric = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, ""]]
-"""Final stream of a prompt -> metric, with a gradient."""
 
 Gradients = dict[Node, Float[Tensor, "pos d_model"]]
 """Receiver -> gradient of the metric with respect to its input, in float32."""

@@ -119,20 +119,22 @@ class BridgeAdapter(Adapter):
         return x.flatten(0, 1)[: len(ids)]
 
     @override
-    @torch.no_grad()
     def forward(
         self,
         ids: Int[Tensor, "example pos"],
         mask: Int[Tensor, "example pos"],
         hooks: Sequence[Hook] = (),
         cache: DynamicCache | None = None,
+        *,
+        with_graph: bool = False,
     ) -> Stream:
         cached = 0 if cache is None else cache.get_seq_length()
         whole_mask = torch.cat([mask.new_ones(len(mask), cached), mask], 1) if cached else mask
         extra = (
             {"use_cache": False} if cache is None else {"past_key_values": cache, "use_cache": True}
         )
-        return self._run_until(self._last, ids, hooks, attention_mask=whole_mask, **extra)
+        with torch.set_grad_enabled(with_graph):
+            return self._run_until(self._last, ids, hooks, attention_mask=whole_mask, **extra)
 
     @override
     def prefix_cache(self, ids: Int[Tensor, "pos"], n_rows: int) -> DynamicCache:

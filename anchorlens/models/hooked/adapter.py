@@ -71,20 +71,23 @@ class HookedAdapter(Adapter):
         return x
 
     @override
-    @torch.no_grad()
     def forward(
         self,
         ids: Int[Tensor, "example pos"],
         mask: Int[Tensor, "example pos"],
         hooks: Sequence[Hook] = (),
         cache: TransformerLensKeyValueCache | None = None,
+        *,
+        with_graph: bool = False,
     ) -> Stream:
         """Run the forward pass, which extends an unfrozen ``cache``.
 
-        It uses ``no_grad``, not ``inference_mode``: TransformerLens may store a longer rotary table
-        in the model, and an inference tensor could not be used with gradients later.
+        Without a graph it uses ``no_grad``, not ``inference_mode``: TransformerLens may store a
+        longer rotary table in the model, and an inference tensor could not be used with gradients
+        later.
         """
         with (
+            torch.set_grad_enabled(with_graph),
             _disable_ungrouping(self._model) if cache is not None else nullcontext(),
             inputs_follow_blocks(self._model),
         ):

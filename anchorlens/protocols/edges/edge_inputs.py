@@ -7,13 +7,13 @@ from typing_extensions import override
 
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import LOGITS, Edge, Graph
-from anchorlens.engine.metrics import KL
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.protocols.edges.edge_anchors import join_anchor, split_anchor
 from anchorlens.protocols.edges.spec import Edges
+from anchorlens.protocols.patch.attribution import warn_of_flat_metric
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.stored_inputs import StoredInputs
@@ -70,11 +70,9 @@ def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
     made = prepare_patch(context, spec)
     inputs = EdgeInputs(**vars(made), edges=choose_edges(context.adapter, spec))
     _warn_of_few_pairs(inputs)
-    if spec.method == "attribution" and inputs.reading.metric == KL and spec.direction == "noising":
-        warn(
-            "metric='kl' has no slope in the clean run, so every score of direction='noising' is 0."
-            " Use method='exact' or 'attribution_ig', or another metric."
-        )
+    if spec.method == "attribution":
+        others = "method='exact' or 'attribution_ig'"
+        warn_of_flat_metric(inputs.reading.metric, spec.direction, others)
     return inputs
 
 

@@ -34,9 +34,10 @@ from anchorlens.protocols.edges.edge_inputs import (
     prompts_of,
     restore_edges,
 )
-from anchorlens.protocols.edges.metric_gradient import stream_metric
-from anchorlens.protocols.edges.spec import ATTRIBUTION_IG, EXACT, Edges
+from anchorlens.protocols.edges.spec import ATTRIBUTION_IG, Edges
+from anchorlens.protocols.patch.metric_gradient import stream_metric
 from anchorlens.protocols.patch.placements import PatchPair
+from anchorlens.protocols.patch.spec import EXACT
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.runs.schema import CELL
 

@@ -21,6 +21,7 @@ from anchorlens.fingerprint import callable_name, takes_row
 from anchorlens.protocols.arguments import Choice, Int, Kind, argument
 from anchorlens.protocols.patch.spec import (
     AUTO,
+    EXACT,
     METRIC,
     METRIC_ARGUMENT,
     METRIC_POSITIONS,
@@ -31,7 +32,6 @@ from anchorlens.protocols.patch.spec import (
 )
 from anchorlens.protocols.specification import ADD_BOS, Specification
 
-EXACT = "exact"
 ATTRIBUTION_IG = "attribution_ig"
 
 

@@ -32,6 +32,9 @@ _SUMMARY = (
 )
 
 
+ESTIMATE = "attribution (estimate)"
+"""Name of the method in titles and settings, where effects are estimates."""
+
 _OF_BEST = ("model", "dataset", "effect", "sim_low", "sim_high", "value_before")
 """Columns of the summary that are those of the largest cell."""
 
@@ -114,14 +117,18 @@ class PatchAnalysis(Analysis):
                 shown[control] = summaries[control].map(_format_or_dash("{:+.3g}"))
         shown["before"] = summaries["value_before"].map("{:.3g}".format)
         shown["n"] = summaries["n"]
-        return f"Largest effect at each place: {join_words(names)}", shown
+        title = f"Largest effect at each place: {join_words(names)}"
+        if any(result.is_estimate and result.has_layers for result in results):
+            title += f"; {ESTIMATE}"
+        return title, shown
 
     @override
     def settings(self, result: PatchResult) -> str:
         config = result.record["config"]
         controls = ", ".join(result.controls) or "none"
+        method = f"{ESTIMATE}, " if result.is_estimate else ""
         return (
-            f"by {config['by']}, site {config['site']}, window {config['window']}, metric"
+            f"{method}by {config['by']}, site {config['site']}, window {config['window']}, metric"
             f" {config['metric']}, {config['direction']}, controls {controls}, seed"
             f" {config['seed']}"
         )

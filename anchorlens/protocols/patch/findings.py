@@ -244,7 +244,8 @@ def _nothing_stands(grid: _Grid) -> Findings:
     if groups != n:
         of += f" in {groups} groups"
     status, sentence = _without_claim(result, grid.statuses, groups, best)
-    headline = f"Largest mean effect: {grid.largest(best)} ({of}). {sentence}"
+    what = f"estimate by {result.method}" if result.is_estimate else "effect"
+    headline = f"Largest mean {what}: {grid.largest(best)} ({of}). {sentence}"
     fact = grid.effects[best]
     one = Finding(
         EFFECT,
@@ -266,6 +267,10 @@ def _without_claim(
     result: PatchResult, statuses: Mapping[Cell, str], groups: int, best: Cell
 ) -> tuple[str, str]:
     """Return the status of the largest cell, and the reason why nothing is claimed."""
+    if result.is_estimate and not result.controls:
+        return DESCRIPTION, (
+            f"Estimates claim nothing: measure the {result.cell_word}s with method='exact'."
+        )
     if groups < MIN_QUESTIONS_FOR_CLAIM:
         which = f"Fewer than {MIN_QUESTIONS_FOR_CLAIM} {row_words('patch').groups} show"
         if len(result.example_ids) == 1:

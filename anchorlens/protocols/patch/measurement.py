@@ -2,7 +2,7 @@
 place.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,26 @@ from typing_extensions import override
 
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import Reader
-from anchorlens.measure.patch_plan import Batch
+from anchorlens.engine.reference import ReferenceEngine
+from anchorlens.measure.patch_plan import Batch, BatchGroup
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch.analysis import ANALYSIS
+from anchorlens.protocols.patch.attribution import (
+    attribute_batch,
+    attribute_cells,
+    check_model_has_gradients,
+    plan_attribution,
+    warn_of_flat_metric,
+)
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import SOURCE, PatchPair, values_by_construction
-from anchorlens.protocols.patch.spec import Patch
+from anchorlens.protocols.patch.spec import EXACT, Patch
 from anchorlens.protocols.patching_measurement import Array, PatchingMeasurement
 from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.runs.schema import CELL
 
 
 class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
@@ -33,10 +42,59 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
     @override
     def check_model(self, spec: Patch, adapter: Adapter) -> None:
         adapter.hook_name(spec.site, spec.layers_of(adapter.n_layers)[0])
+        if spec.method != EXACT:
+            check_model_has_gradients(adapter)
 
     @override
     def prepare(self, context: PairContext, spec: Patch) -> PatchInputs:
-        return prepare_patch(context, spec)
+        inputs = prepare_patch(context, spec)
+        if spec.method != EXACT:
+            warn_of_flat_metric(inputs.reading.metric, spec.direction, "method='exact'")
+        return inputs
+
+    @override
+    def plan(self, engine: Engine, inputs: PatchInputs, spec: Patch) -> Plan:
+        if spec.method == EXACT:
+            return super().plan(engine, inputs, spec)
+        return plan_attribution(engine, inputs, spec)
+
+    @override
+    def measure(
+        self,
+        engine: Engine,
+        inputs: PatchInputs,
+        spec: Patch,
+        unit: BatchGroup,
+        on_work: OnWork,
+    ) -> pd.DataFrame:
+        if spec.method == EXACT:
+            return super().measure(engine, inputs, spec, unit, on_work)
+        frames: list[pd.DataFrame] = []
+        for batch in unit.batches:
+            before, changed = attribute_batch(engine.adapter, inputs, spec, batch)
+            frames += self._tables(inputs, spec, batch, before, changed)
+            on_work(batch.work)
+        return pd.concat(frames, ignore_index=True)
+
+    @override
+    def remeasure(
+        self,
+        reference: ReferenceEngine,
+        inputs: PatchInputs,
+        spec: Patch,
+        samples: Sequence[Mapping[str, Any]],
+    ) -> pd.DataFrame:
+        """Measure each cell again by full forward passes; estimates are computed again."""
+        if spec.method == EXACT:
+            return super().remeasure(reference, inputs, spec, samples)
+        pairs = self._pairs_of(inputs, samples)
+        batches: list[Batch] = []
+        for pair, cell in zip(pairs, samples, strict=True):
+            batches.append(Batch((pair,), (int(cell["layer"]),)))
+        before, after = map(np.asarray, attribute_cells(reference.adapter, inputs, spec, batches))
+        frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
+        effect = self.effect(inputs, spec, pairs, before, after)
+        return frame.assign(value_before=before, value_after=after, effect=effect)
 
     @override
     def fit(
@@ -149,7 +207,11 @@ def _layers_by_construction(
     inputs: PatchInputs, spec: Patch, pair: PatchPair, place: Placement, layers: Sequence[int]
 ) -> dict[int, str]:
     reads = inputs.reading.positions(pair.target, pair.base.id)
-    return values_by_construction(spec, pair, place, layers, inputs.n_layers, reads)
+    fixed = values_by_construction(spec, pair, place, layers, inputs.n_layers, reads)
+    if spec.method == EXACT:
+        return fixed
+    # An estimate of a patch that results in the source's run need not have its value.
+    return {layer: value for layer, value in fixed.items() if value != SOURCE}
 
 
 MEASUREMENT = PatchMeasurement()

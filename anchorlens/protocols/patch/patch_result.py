@@ -110,6 +110,16 @@ class PatchResult(SweepResult):
         return str(self.record["config"]["metric"])
 
     @property
+    def method(self) -> str:
+        """How effects were obtained: ``exact``, or an estimate."""
+        return str(self.record["config"].get("method", "exact"))
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether effects are estimates of patches that were not run."""
+        return self.method != "exact"
+
+    @property
     def controls(self) -> tuple[str, ...]:
         """Measured controls."""
         given = self.record["config"]["controls"]

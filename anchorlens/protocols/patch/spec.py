@@ -12,6 +12,7 @@ from anchorlens.constants import (
     HEAD_SITES,
     PATCH_BY,
     PATCH_CONTROLS,
+    PATCH_METHODS,
     PATCH_METRICS,
     SITES,
 )
@@ -22,6 +23,7 @@ from anchorlens.protocols.specification import ADD_BOS, Specification
 
 AUTO = "auto"
 NONE = "none"
+EXACT = "exact"
 _BY_HEAD = ("head", "head_position")
 
 
@@ -125,7 +127,8 @@ class Patch(Specification):
     from another pair, or a change of the same norm and angle, does the same; bands are simultaneous
     over the whole grid.
 
-    Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024, Heimersheim & Nanda 2024.
+    Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024, Heimersheim & Nanda 2024;
+    attribution: Nanda 2023.
     """
 
     NAME = "patch"
@@ -147,6 +150,11 @@ class Patch(Specification):
     direction: Annotated[str, Choice(DIRECTIONS)] = argument(
         "denoising",
         "denoising (clean activations into the corrupted prompt) or noising (the reverse).",
+    )
+    method: Annotated[str, Choice(PATCH_METHODS)] = argument(
+        EXACT,
+        "exact (the patch itself), or attribution (an estimate: change times gradient, from one"
+        " forward and one backward pass per pair; it has no controls and claims nothing).",
     )
     window: Annotated[int, Int(1)] = argument(
         1, "Number of layers to patch together, centred at the reported one."
@@ -199,13 +207,46 @@ class Patch(Specification):
                 ),
             ),
         ]
+        if self.method != EXACT:
+            contradictions += self._contradictions_of_attribution()
         for name, is_wrong, message in contradictions:
             if is_wrong:
                 raise InputError(message, argument=name)
 
+    def _contradictions_of_attribution(self) -> list[tuple[str, bool, str]]:
+        """Return argument, whether it does not go with ``method="attribution"``, and message."""
+        return [
+            (
+                "method",
+                callable(self.metric),
+                (
+                    f"method={self.method!r}: needs a named metric, whose gradient is known. Use"
+                    " metric='logit_diff', 'prob', 'logprob' or 'kl', or method='exact'."
+                ),
+            ),
+            (
+                "window",
+                self.window > 1,
+                (
+                    f"window={self.window}: not with method={self.method!r}, which estimates"
+                    " patches of one layer. Use window=1, or method='exact'."
+                ),
+            ),
+            (
+                "controls",
+                self.controls not in (AUTO, NONE),
+                (
+                    f"controls={self.controls!r}: not with method={self.method!r}, which claims"
+                    " nothing. Leave controls out, or use method='exact'."
+                ),
+            ),
+        ]
+
     @property
     def automatic_controls(self) -> tuple[str, ...]:
         """Controls that ``auto`` stands for where there are enough pairs."""
+        if self.method != EXACT:
+            return ()
         if self.site == "pattern":
             return tuple(name for name in PATCH_CONTROLS if name != "norm_matched")
         return PATCH_CONTROLS

@@ -9,8 +9,8 @@ from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.edges.edge_inputs import prepare_edges
-from anchorlens.protocols.edges.metric_gradient import stream_metric
 from anchorlens.protocols.edges.spec import Edges
+from anchorlens.protocols.patch.metric_gradient import stream_metric
 
 PROMPTS = {"clean": [20, 30, 31, 32], "corrupted": [20, 40, 41, 32]}
 ANSWERS = {

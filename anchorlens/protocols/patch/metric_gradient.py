@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.edges.attribution import StreamMetric
 from anchorlens.engine.metrics import KL, LOGIT_DIFF, PROB
+from anchorlens.engine.site_gradients import StreamMetric
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.patch.metric_reading import Answers, MetricReading
