@@ -27,7 +27,7 @@ from .prompts.load_pairs import load_pairs
 from .prompts.pairs import PairData
 from .prompts.tokenize_pairs import tokenize_pairs
 from .protocols.answer_only.spec import AnswerOnly
-from .protocols.edges.compare_methods import compare_methods
+from .protocols.compare_methods import compare_methods
 from .protocols.edges.edge_result import EdgeResult
 from .protocols.edges.spec import Edges
 from .protocols.knockout.spec import Knockout

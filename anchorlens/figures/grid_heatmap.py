@@ -17,7 +17,7 @@ from anchorlens.figures.grid_panel import DIFFERENT, Panel, make_panels
 from anchorlens.figures.layout import INK, NOT_MEASURED, SLIDER, UNUSED_BUTTONS
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import in_theme
-from anchorlens.protocols.patch.patch_result import MEAN, PatchGrid, PatchResult
+from anchorlens.protocols.patch.patch_result import ESTIMATE, MEAN, PatchGrid, PatchResult
 from anchorlens.results.quick_look import QUICK_NOTE
 from anchorlens.results.vocabulary import metric_name, row_words, unit_words
 

@@ -11,7 +11,7 @@ from anchorlens.constants import METRIC_UNITS, PATCH_CONTROLS, UNITS
 from anchorlens.display import join_words
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
-from anchorlens.protocols.patch.patch_result import PatchResult
+from anchorlens.protocols.patch.patch_result import ESTIMATE, PatchResult
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.findings import Findings
 from anchorlens.results.vocabulary import leading_labels
@@ -31,9 +31,6 @@ _SUMMARY = (
     "n",
 )
 
-
-ESTIMATE = "attribution (estimate)"
-"""Name of the method in titles and settings, where effects are estimates."""
 
 _OF_BEST = ("model", "dataset", "effect", "sim_low", "sim_high", "value_before")
 """Columns of the summary that are those of the largest cell."""

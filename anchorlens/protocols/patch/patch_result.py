@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 MEAN = "mean"
+ESTIMATE = "attribution (estimate)"
+"""Name of the method in titles and settings, where effects are estimates."""
 QUANTITIES = (EFFECT, "value_after", SHARE)
 _AXES = {
     "position": ("position",),
