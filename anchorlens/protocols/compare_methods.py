@@ -1,6 +1,6 @@
 """Compare estimates of patches or edges with their exact effects."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,11 @@ _CELL = ["anchor", "layer"]
 
 
 def compare_methods(
-    exact: PatchResult, estimates: "PatchResult | Sequence[PatchResult]", *, top: int = 20
+    exact: PatchResult,
+    estimates: "PatchResult | Sequence[PatchResult]",
+    *,
+    top: int = 20,
+    layers: Collection[int] | None = None,
 ) -> pd.DataFrame:
     """Return how well estimates of a grid or of edges rank its cells, beside the exact effects.
 
@@ -31,6 +35,7 @@ def compare_methods(
         estimates: Sweep by attribution, or several, of the same kind, model, data, metric,
             direction and site.
         top: Number of cells with the largest exact effects that should be found.
+        layers: Layers whose cells are compared; of edges, those of the receivers. If None, all.
 
     Returns:
         One row per estimate: ``method``, ``n`` (cells), ``rank_correlation`` (Spearman's, of the
@@ -59,7 +64,9 @@ def compare_methods(
             other = _described(exact)[name]
             if own != other:
                 raise InputError(f"The sweeps differ in {name}: {own} and {other}. Compare alike.")
-        values = _means(exact).to_frame("exact").join(_means(estimate).rename("found"), how="inner")
+        values = pd.DataFrame({"exact": _means(exact), "found": _means(estimate)}).dropna()
+        if layers is not None:
+            values = values[values.index.isin(list(layers), level="layer")]
         if len(values) < 2:
             raise InputError(
                 f"The sweeps share fewer than two {exact.cell_word}s. Measure the same ones."
