@@ -60,7 +60,10 @@ def main() -> None:
                     layers=layers,
                 )
                 rows.append(row.assign(dtype=dtype, site=site, layers=part))
+                # A line at once: the whole takes minutes.
+                print(dtype, site, part, *row.iloc[0].iloc[1:].round(2), flush=True)
     table = pd.concat(rows).drop(columns="method").set_index(["dtype", "site", "layers"])
+    print()
     print(table.round(2).to_string())
     for method, spent in seconds.items():
         print(f"{method}: {spent:.0f} CPU s")
