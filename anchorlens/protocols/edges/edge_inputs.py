@@ -13,7 +13,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.protocols.edges.edge_anchors import join_anchor, split_anchor
 from anchorlens.protocols.edges.spec import Edges
-from anchorlens.protocols.patch.attribution import warn_of_flat_metric
+from anchorlens.protocols.patch.gradient_estimates import warn_of_flat_metric
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.stored_inputs import StoredInputs

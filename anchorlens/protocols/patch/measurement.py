@@ -19,7 +19,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch.analysis import ANALYSIS
-from anchorlens.protocols.patch.attribution import (
+from anchorlens.protocols.patch.gradient_estimates import (
     attribute_batch,
     attribute_cells,
     check_model_has_gradients,
