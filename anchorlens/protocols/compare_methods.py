@@ -60,8 +60,8 @@ def compare_methods(
         )
     rows: list[dict[str, object]] = []
     for estimate in listed:
-        for name, own in _described(estimate).items():
-            other = _described(exact)[name]
+        for name, own in _describe(estimate).items():
+            other = _describe(exact)[name]
             if own != other:
                 raise InputError(f"The sweeps differ in {name}: {own} and {other}. Compare alike.")
         values = pd.DataFrame({"exact": _means(exact), "found": _means(estimate)}).dropna()
@@ -88,7 +88,7 @@ def compare_methods(
     return pd.DataFrame(rows)
 
 
-def _described(result: PatchResult) -> dict[str, object]:
+def _describe(result: PatchResult) -> dict[str, object]:
     """Return what must be the same in compared sweeps."""
     config = result.record["config"]
     alike = {name: getattr(result, name) for name in ("model", "dataset", "metric", "by")}

@@ -113,7 +113,7 @@ class PatchResult(SweepResult):
 
     @property
     def method(self) -> str:
-        """How effects were obtained: ``exact``, or an estimate."""
+        """Method of the effects: ``exact`` or one of estimates."""
         return str(self.record["config"].get("method", "exact"))
 
     @property
