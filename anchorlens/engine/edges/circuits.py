@@ -280,15 +280,16 @@ class CircuitRuns:
         return metrics.values[self.metric].reshape(len(streams)).tolist()
 
 
-def acdc(
+def remove_in_order(
     runs: Sequence[CircuitRuns],
     threshold: float,
     edges: Collection[Edge],
     *,
     at_once: int = 16,
-) -> Iterator[tuple[Edge, bool]]:
-    """Yield each edge with whether it stays, as ACDC removes edges from the last receiver to the
-    first (Conmy et al. 2023).
+) -> Iterator[tuple[Edge, float, bool]]:
+    """Yield each edge with the change of the metric without it, and whether it stays.
+
+    Edges are removed from the last receiver to the first, as by ACDC (Conmy et al. 2023).
 
     An edge is removed if the mean metric over pairs then changes by less than ``threshold``. While
     the edges of a receiver are tested, every edge of lower layers is still there, so a test runs
@@ -321,7 +322,7 @@ def acdc(
                 some, _mean_of(runs, masks, receiver.layer), strict=True
             ):
                 stays = abs(found - mean) >= threshold
-                yield edge, stays
+                yield edge, found - mean, stays
                 own = own[1:]
                 if stays:
                     break

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anchorlens.engine.edges import circuits
-from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, acdc
+from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, remove_in_order
 from anchorlens.engine.metrics import LOGIT_DIFF
 from tests.engine.edges.hooked_circuits import circuit_logits
 from tests.engine.edges.make import Case
@@ -108,7 +108,9 @@ def test_acdc_keeps_the_edges_of_a_plain_implementation(tiny_model, family):
     runs = runs_of(case, random_prompts(case))
     whole, empty = runs.values([case.edges, ()])
     threshold = 0.02 * abs(whole - empty)
-    found = dict(acdc([runs], threshold, case.edges, at_once=5))
+    found = {
+        edge: stays for edge, _, stays in remove_in_order([runs], threshold, case.edges, at_once=5)
+    }
     assert set(found) == set(case.edges)
 
     # One run of the whole model by hooks for each edge.
