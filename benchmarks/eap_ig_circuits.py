@@ -16,14 +16,6 @@ from collections.abc import Collection
 from importlib.metadata import version
 
 import torch
-from transformer_lens import HookedTransformer
-
-from anchorlens.engine.edges.circuits import Ablation, CircuitRuns
-from anchorlens.engine.edges.graph import Edge
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
-from anchorlens.protocols.edges.edge_inputs import graph_of
-from anchorlens.protocols.edges.select_edges import grow_from_logits, rank
 from eap_ig import (
     ANSWER,
     LENGTH,
@@ -37,6 +29,14 @@ from eap_ig import (
     random_pair,
     their_scores,
 )
+from transformer_lens import HookedTransformer
+
+from anchorlens.engine.edges.circuits import Ablation, CircuitRuns
+from anchorlens.engine.edges.graph import Edge
+from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.adapt import adapt
+from anchorlens.protocols.edges.edge_inputs import graph_of
+from anchorlens.protocols.edges.select_edges import grow_from_logits, rank
 
 PAIRS = 3
 SIZES = (10, 40, 100, 200)
@@ -85,9 +85,9 @@ def main() -> None:
         reader = LogitDiffReader(torch.tensor([LENGTH - 1]), torch.tensor([[ANSWER, WRONG]]))
         start = time.process_time()
         ablation = Ablation.of(adapter, [corrupted])
-        found = CircuitRuns(
-            adapter, graph, clean, ablation, reader, metric=LOGIT_DIFF
-        ).values([*circuits, edges, ()])
+        found = CircuitRuns(adapter, graph, clean, ablation, reader, metric=LOGIT_DIFF).values(
+            [*circuits, edges, ()]
+        )
         middle = time.process_time()
         right = [their_values(theirs, circuit, clean, corrupted) for circuit in circuits]
         seconds[0] += time.process_time() - middle
@@ -95,7 +95,9 @@ def main() -> None:
         scale = max(scale, abs(found[-2] - found[-1]))
         worst = max(worst, *(abs(a - b) for a, b in zip(found, right, strict=False)))
         n += len(circuits)
-    print(f"eap {version('eap')}, transformer-lens {version('transformer-lens')}, {len(edges)} edges")
+    print(
+        f"eap {version('eap')}, transformer-lens {version('transformer-lens')}, {len(edges)} edges"
+    )
     print("| circuits | range of the metric | largest difference | CPU s, EAP-IG | CPU s, here |")
     print("|---:|---:|---:|---:|---:|")
     print(f"| {n} | {scale:.2f} | {worst:.1e} | {seconds[0]:.2f} | {seconds[1]:.2f} |")

@@ -254,20 +254,21 @@ class CircuitRuns:
         own = masks[:, self.graph.receiver_numbers[kind, block.layer]]
         n = len(layer.pre) - self.first
         # Receivers of a circuit with the same edges read the same stream.
-        kinds, which = own.flatten(0, 1).unique(dim=0, return_inverse=True)
-        circuits = torch.arange(len(own), device=own.device).repeat_interleave(own.shape[1])
-        pairs, of = torch.stack([circuits, which], 1).unique(dim=0, return_inverse=True)
-        numbers = of.unflatten(0, own.shape[:2])
+        streams: list[Tensor] = []
+        numbers: list[Tensor] = []
+        for mask, change in zip(own, changes, strict=True):
+            kinds, which = mask.unique(dim=0, return_inverse=True)
+            numbers.append(which + sum(map(len, streams)))
+            streams.append(self._inputs(layer.pre, change[None], kinds[None])[0])
         at = torch.arange(self.first, len(layer.pre), device=block.device)
         parts: list[Tensor] = []
-        for some in pairs.split(max(1, _MOST_TOKENS // n)):
-            x = self._inputs(layer.pre, changes[some[:, 0]], kinds[some[:, 1], None])[:, 0]
-            made = project_and_rotate(block, x.flatten(0, 1), at.repeat(len(some)))[number]
-            parts.append(made.unflatten(0, (len(some), n)))
+        for x in torch.cat(streams).split(max(1, _MOST_TOKENS // n)):
+            made = project_and_rotate(block, x.flatten(0, 1), at.repeat(len(x)))[number]
+            parts.append(made.unflatten(0, (len(x), n)))
         table = torch.cat(parts)
         heads = torch.arange(own.shape[1], device=table.device)
         # [circuit head changed d_head]: each head's own entry of the stream that it reads.
-        found = table.transpose(1, 2)[numbers.to(table.device), heads]
+        found = table.transpose(1, 2)[torch.stack(numbers).to(table.device), heads]
         return found.transpose(1, 2)
 
     def _values(self, streams: Float[Tensor, "circuit changed d_model"]) -> list[float]:

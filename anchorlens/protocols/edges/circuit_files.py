@@ -123,7 +123,7 @@ def load_circuit(path: "str | PathLike[str]", *, n_kv_heads: int | None = None) 
         ) from why
 
 
-def _read(found: dict[str, Any], n_kv_heads: int | None) -> Circuit:
+def _read(found: Any, n_kv_heads: int | None) -> Circuit:
     """Return the circuit of a file's content."""
     cfg = found["cfg"]
     own = found.get(_OWN, {})

@@ -85,9 +85,8 @@ class CircuitPairs:
     def resamples(self, n_resamples: int, seed: int) -> Resamples:
         """Draw whole clusters of pairs."""
         known = clusters_of_rows(list(zip(self.groups, self.clusters, strict=True)))
-        return Resamples.of(
-            self.groups, clusters=known.of(self.groups), n_resamples=n_resamples, seed=seed
-        )
+        groups = np.array(self.groups)
+        return Resamples.of(groups, clusters=known.of(groups), n_resamples=n_resamples, seed=seed)
 
     def means(self, values: Array, draws: Resamples) -> Estimate:
         """Return the mean over pairs with its resamples, in :attr:`unit`."""

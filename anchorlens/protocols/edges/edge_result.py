@@ -1,6 +1,6 @@
 """Result of an edge sweep: effects by pair, sender and receiver, and their matrix."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -264,14 +264,17 @@ class EdgeResult(PatchResult):
                 argument="top",
             )
         if rule == CONSENSUS and n_resamples < 1:
-            raise InputError("n_resamples: consensus needs resamples.", argument="n_resamples")
+            raise InputError(
+                "n_resamples: rule='consensus' needs resamples. Give 100 or more.",
+                argument="n_resamples",
+            )
         means = values.to_numpy(dtype=np.float64).mean(0)
         stability: dict[Edge, float] = {}
         overlap = float("nan")
         if n_resamples:
             shares = select_often(
                 values.to_numpy(dtype=np.float64),
-                self._weights_of(values.index, n_resamples, seed),
+                self._weights_of(list(values.index), n_resamples, seed),
                 top,
                 absolute=absolute,
             )
@@ -294,11 +297,11 @@ class EdgeResult(PatchResult):
         )
         return whole.of_size(top)
 
-    def _weights_of(self, pairs: Sequence[str], n_resamples: int, seed: int) -> Iterator[Array]:
+    def _weights_of(self, pairs: list[str], n_resamples: int, seed: int) -> Iterator[Array]:
         """Yield how often each pair is drawn in resamples of whole clusters, [pair]."""
         clusters = find_clusters(self._samples)
         group = self._samples.drop_duplicates("example_id").set_index("example_id")["question_id"]
-        ids = group.loc[list(pairs)].to_numpy()
+        ids = group.loc[pairs].to_numpy()
         draws = Resamples.of(ids, clusters=clusters.of(ids), n_resamples=n_resamples, seed=seed)
         for weights in draws.weights:
             yield weights[draws.cluster]

@@ -114,14 +114,38 @@ def head_effects(
     opened = open_pairs(
         model, pairs, metric=metric, ablation=ablation, add_bos=add_bos, show=progress
     )
+    return measure_heads(
+        opened,
+        heads,
+        joint=joint,
+        at_once=at_once,
+        n_resamples=n_resamples,
+        seed=seed,
+        show=progress,
+    )
+
+
+def measure_heads(
+    opened: CircuitPairs,
+    heads: Any,
+    *,
+    joint: int,
+    at_once: int = 32,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    show: bool = False,
+) -> HeadEffects:
+    """Measure the effects of heads on opened pairs; the arguments are those of
+    :func:`head_effects`.
+    """
     chosen = opened.graph.choose([heads] if isinstance(heads, str) else list(heads), "senders")
     if any(node.kind != HEAD for node in chosen):
         raise InputError(
             f"heads={heads!r}: must be heads, such as 'a5.h3' or 'a5.*'.", argument="heads"
         )
     logits = Node(LOGITS, opened.graph.n_layers)
-    direct = _losses(opened, [((head,), logits) for head in chosen], at_once, "direct", progress)
-    total = _losses(opened, [((head,), None) for head in chosen], at_once, "total", progress)
+    direct = _losses(opened, [((head,), logits) for head in chosen], at_once, "direct", show)
+    total = _losses(opened, [((head,), None) for head in chosen], at_once, "total", show)
     draws = opened.resamples(n_resamples, seed)
     singles = pd.DataFrame({"head": [head.name for head in chosen]})
     for name, values in (("direct", direct), ("total", total), ("repaired", direct - total)):
@@ -139,7 +163,7 @@ def head_effects(
             [((chosen[a], chosen[b]), None) for a, b in couples],
             at_once,
             "joint",
-            progress,
+            show,
         )
         alone = np.stack([total[:, a] + total[:, b] for a, b in couples], 1)
         found = band(opened.means(both - alone, draws))
