@@ -46,9 +46,9 @@ class _AblatedLayer:
         mid: Stream between attention and MLP.
         post: Stream after the block.
         k: Keys, of which those before the first difference are used.
-        v: Values.
-        heads: What each head adds to the stream, in float32.
-        mlp: What the MLP adds, in float32; None without an MLP.
+        v: Values, likewise.
+        heads: Contributions of heads to the stream, in float32.
+        mlp: Contribution of the MLP, in float32; None without an MLP.
     """
 
     pre: Float[Tensor, "pos d_model"]
@@ -118,7 +118,7 @@ class CircuitRuns:
 
     Args:
         adapter: The model.
-        graph: Its graph.
+        graph: Graph of the model.
         kept: Token ids of the prompt that the circuits run on.
         ablation: Contributions that replace those outside a circuit, of prompts of the same length.
         reader: Reader of the metric, of one row: the kept prompt.
@@ -152,7 +152,7 @@ class CircuitRuns:
                 whole.append(states.mlp[self.first :].float() - layer.mlp[self.first :])
         self._whole = torch.stack([one.to(adapter.device) for one in whole])
 
-    def ablated(self) -> float:
+    def value_of_empty(self) -> float:
         """Return the metric of the empty circuit."""
         return self._values(self._layers[-1].post[None, self.first :])[0]
 
@@ -171,7 +171,7 @@ class CircuitRuns:
                 on are run.
         """
         if self.first == self.n:  # all prompts are equal
-            return [self.ablated()] * len(masks)
+            return [self.value_of_empty()] * len(masks)
         size = max(1, _MOST_ENTRIES // max(1, self._whole.numel()))
         found: list[float] = []
         for some in masks.split(size):
@@ -230,7 +230,7 @@ class CircuitRuns:
         """Return the heads' outputs of some circuits behind the first difference."""
         at = torch.arange(self.first, len(layer.pre), device=block.device)
         q, k, v = (
-            self._projected(block, layer, kind, number, changes, masks)
+            self._project_heads(block, layer, kind, number, changes, masks)
             for number, kind in enumerate(ATTENTION_INPUTS)
         )
         tables: list[Tensor] = []
@@ -239,7 +239,7 @@ class CircuitRuns:
             tables.append(torch.cat([shared, new.to(before.dtype)], 1))
         return attend(block, q, tables[0], tables[1], at)
 
-    def _projected(
+    def _project_heads(
         self,
         block: Block,
         layer: _AblatedLayer,

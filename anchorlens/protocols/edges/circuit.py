@@ -90,7 +90,7 @@ class Circuit:
             ranked.sort(key=lambda edge: -self.stability.get(edge, 0.0))
         return ranked[:n]
 
-    def connected(self) -> "Circuit":
+    def prune(self) -> "Circuit":
         """Return the circuit without edges that are on no path from the embedding to the logits; it
         computes the same.
         """

@@ -31,7 +31,7 @@ def save_circuit(circuit: Circuit, path: "str | PathLike[str]") -> Path:
     ``importances.json``; its folders are made.
 
     Args:
-        circuit: Circuit.
+        circuit: Circuit to write.
         path: File to write.
 
     Raises:

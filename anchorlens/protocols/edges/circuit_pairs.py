@@ -168,7 +168,7 @@ def open_pairs(
         clusters=tuple(str(pair.base.cluster or "") for pair in own),
         clean=np.array(clean),
         whole=np.array([run.values_of(everything)[0] for run in runs]),
-        ablated=np.array([run.ablated() for run in runs]),
+        ablated=np.array([run.value_of_empty() for run in runs]),
         metric=reading.name,
         unit=reading.unit,
         factor=reading.factor,

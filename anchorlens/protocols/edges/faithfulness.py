@@ -36,7 +36,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Faithfulness:
-    """How much of the metric circuits of several sizes keep.
+    """Shares of the metric that circuits of several sizes keep.
 
     Attributes:
         frame: One row per size; see :meth:`table`.
@@ -103,7 +103,7 @@ def score_circuits(
     """Score circuits of several sizes.
 
     Args:
-        pairs: Pairs that the circuits run on.
+        pairs: Opened pairs that the circuits run on.
         circuits: Edges of each circuit, in ascending order of sizes.
         ablation: Ablation of the pairs, for the text.
         n_edges: Number of edges of the graph.

@@ -100,7 +100,7 @@ def head_effects(
         simultaneous over the rows of each table. ``singles``: ``head direct direct_low direct_high
         total total_low total_high repaired repaired_low repaired_high``; ``direct`` ablates the
         head in the input of the logits alone, ``total`` in every later input, and ``repaired`` is
-        direct minus total: what later layers make up for. ``joint``: ``first second joint sum
+        direct minus total, the part that later layers replace. ``joint``: ``first second joint sum
         interaction low high``; ``interaction`` is the effect of both minus the sum of their single
         effects: positive for heads that back each other up, negative for heads that only work
         together.
@@ -201,7 +201,7 @@ def _losses(
     """Return by how much the metric of the whole graph falls without some edges, [pair case].
 
     Args:
-        pairs: Pairs.
+        pairs: Opened pairs.
         removed: Senders, and the receiver at which they are ablated; None for all.
         at_once: Cases that run together.
         label: Label of the progress bar.

@@ -68,7 +68,7 @@ def test_ends_are_the_two_prompts(tiny_model):
             logits = case.model(torch.tensor([ids]))[0, -1]
             answer, wrong = case.reader.tokens[0].tolist()
             assert abs(float(logits[answer] - logits[wrong]) - value) < 1e-4
-    assert runs.ablated() == pytest.approx(empty, abs=1e-5)
+    assert runs.value_of_empty() == pytest.approx(empty, abs=1e-5)
 
 
 def test_parts_give_the_same_numbers(tiny_model, monkeypatch):
