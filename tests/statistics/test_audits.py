@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 
-from anchorlens.statistics.audits import Audit, most_with_property
+from anchorlens.statistics.audits import Audit, audit_screen, most_with_property
 
 
 def test_an_audit_of_everything_knows_the_number():
     assert most_with_property([Audit(30, 30, 4)]) == 4
     assert most_with_property([Audit(30, 30, 4), Audit(9, 9, 1)]) == 5
+
+
+def test_a_stratum_that_is_known_does_not_widen_the_limit_of_the_other():
+    part = Audit(1000, 200, 3)
+    assert most_with_property([part, Audit(30, 30, 4)]) == most_with_property([part]) + 4
+    assert most_with_property([Audit(30, 0, 0), part]) == most_with_property([part]) + 30
+    assert most_with_property([]) == 0
 
 
 def test_a_limit_is_the_hypergeometric_one():
@@ -40,3 +47,48 @@ def test_the_limit_holds_in_95_of_100_draws(hidden):
         audits = [Audit(200, 50, int(found[0])), Audit(3000, 50, int(found[1]))]
         holds += most_with_property(audits) >= sum(hidden)
     assert holds / 400 >= 0.92
+
+
+def screen(values, scores, **options):
+    """Screen of known values, and the items that were measured."""
+    asked = []
+
+    def measure(items):
+        asked.extend(items)
+        return {item: values[item] for item in items}
+
+    return audit_screen(scores, measure, **options), asked
+
+
+def test_candidates_have_the_largest_sizes_of_scores_and_the_rest_is_drawn_in_two_strata():
+    scores = {f"e{i}": (-1) ** i * float(i) for i in range(100)}
+    found, asked = screen(scores, scores, top=4, audit=10, seed=1)
+    assert found.candidates == ("e99", "e98", "e97", "e96")
+    assert set(found.strata[0]) == {f"e{i}" for i in range(80, 96)}
+    assert set(found.strata[1]) == {f"e{i}" for i in range(80)}
+    assert [len(own) for own in found.drawn] == [5, 5]
+    assert sorted(asked) == sorted({*found.candidates, *found.drawn[0], *found.drawn[1]})
+    assert found.cut == 97.5
+    assert found.missed_at_most == most_with_property(found.audits)
+    other, _ = screen(scores, scores, top=4, audit=10, seed=2)
+    assert other.drawn != found.drawn and other.candidates == found.candidates
+
+
+@pytest.mark.parametrize(("audit", "drawn"), [(1, 1), (2, 2), (96, 96), (500, 96)])
+def test_no_more_is_drawn_than_was_asked_for(audit, drawn):
+    scores = {f"e{i}": float(i) for i in range(100)}
+    found, _ = screen(scores, scores, top=4, audit=audit)
+    assert sum(one.drawn for one in found.audits) == drawn
+    if drawn == 96:
+        assert found.missed_at_most == 0
+
+
+def test_a_screen_of_few_items_misses_nothing():
+    found, _ = screen({"a": 1.0, "b": 2.0}, {"a": 0.0, "b": 0.0}, top=5, audit=5)
+    assert found.candidates == ("a", "b") and found.missed_at_most == 0
+
+
+def test_a_value_equal_to_the_cut_counts():
+    values = dict.fromkeys("abcdef", 1.0)
+    found, _ = screen(values, values, top=1, audit=5)
+    assert found.missed_at_most == 5
