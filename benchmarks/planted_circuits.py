@@ -541,6 +541,14 @@ def hidden(*, noise: float = 0.0) -> Circuit:
     pair = [f"embed -> a1.h{head}.v" for head in range(2)]
     pair += [f"a1.h{head} -> m1" for head in range(2)]
     exact = dict.fromkeys(chain + pair, 1.0) | last
+
+    def slope(seen: float) -> float:
+        weight = 1 / (1 + 2 * math.exp(SHARP * (0.5 - seen)))
+        return SHARP * weight * (1 - weight)
+
+    def scores(steps: int) -> Scores:
+        return dict.fromkeys(chain, _mean(slope, _shares(0.0, 1.0, steps))) | last
+
     return Circuit(
         name="hidden, denoising",
         model=model,
@@ -552,8 +560,8 @@ def hidden(*, noise: float = 0.0) -> Circuit:
         exact=exact,
         frozen=last,
         by_mlps=exact,
-        attribution=last,
-        integrated=lambda _: last,
+        attribution=scores(0),
+        integrated=scores,
     )
 
 

@@ -258,7 +258,7 @@ def true_rows(known: Known) -> tuple[list[tuple[str, ...]], float]:
 
 RECALL_COLUMNS = (
     *("model", "screen", "true top"),
-    *(f"{share:.0%} measured" for share in SHARES),
+    *(f"{100 * share:.0f} % measured" for share in SHARES),
 )
 
 
@@ -290,8 +290,8 @@ def main() -> None:
             cells = (f"{100 * share:.0f} %" for share in shares)
             recalls.append((known.name, screen, str(wanted), *cells))
     notes = [
-        f"{REPEATS} audits with different seeds for each row, scores by `attribution`. Lower limit:"
-        " of a 95 % interval of the share of true statements (Wilson).",
+        f"{REPEATS} audits with different seeds for each row, scores by `attribution`, cuts in logits."
+        " Lower limit: of a 95 % interval of the share of true statements (Wilson).",
         "Share of the edges with the largest exact effects that are among the candidates, if so"
         " many edges are measured:",
         f"Measured in {time.process_time() - started:.0f} CPU seconds on one thread.",

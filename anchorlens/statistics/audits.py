@@ -5,13 +5,12 @@ was missed.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import chi2, hypergeom
+from scipy.special import gammaln
 
 # Items next to the candidates, as a multiple of their number: half of the audit is drawn from them.
 _NEAR = 4
@@ -122,13 +121,14 @@ def _draw(strata: Sequence[Sequence[str]], n: int, seed: int) -> tuple[tuple[str
 
 
 def most_with_property(audits: Sequence[Audit], confidence: float = 0.95) -> int:
-    """Return the upper confidence limit of the number of items with a property, in one or two
-    strata.
+    """Return the upper confidence limit of the number of items with a property.
 
-    Of each stratum the tail probability of as few found items is hypergeometric. Two strata are
-    combined by Fisher's product of tail probabilities; one that was audited as a whole, or not at
-    all, has no probability. The limit holds with at least this confidence whatever the items are,
-    because only the draw is random.
+    Tested is the estimate of their number: the sum over strata of ``found * size / drawn``. The
+    limit is the largest number for which an estimate this small has a probability of
+    ``1 - confidence`` or more, in some division between the strata; probabilities are
+    hypergeometric. It holds with at least this confidence whatever the items are, because only the
+    draw is random. A stratum that was audited as a whole is known, and one that was not audited
+    counts as a whole.
 
     Args:
         audits: Strata; at most two of them are audited in part.
@@ -143,27 +143,59 @@ def most_with_property(audits: Sequence[Audit], confidence: float = 0.95) -> int
         >>> most_with_property([Audit(50, 50, 2), Audit(10, 10, 0)])
         2
     """
-    random_ones = [audit for audit in audits if 0 < audit.drawn < audit.size]
+    partial = sorted((audit for audit in audits if 0 < audit.drawn < audit.size), reverse=True)
     known = sum(audit.found if audit.drawn else audit.size for audit in audits)
-    known -= sum(audit.found for audit in random_ones)
-    if not random_ones:
+    known -= sum(audit.found for audit in partial)
+    if not partial:
         return known
-    # The product of S uniform numbers is below this with probability 1 - confidence.
-    least = exp(-float(chi2.ppf(confidence, 2 * len(random_ones))) / 2)
-    first, *others = map(_tails, random_ones)
-    numbers = random_ones[0].found + np.flatnonzero(first >= least)
-    if not others:
-        return known + int(numbers.max())
-    # Tails fall with the number of items: the largest one that is allowed beside each.
-    allowed = least / first[numbers - random_ones[0].found]
-    more = np.searchsorted(-others[0], -allowed, side="right") - 1 + random_ones[1].found
-    return known + int((numbers + more).max())
+    # A stratum of one item without the property stands for a missing second one.
+    large, small = partial if len(partial) > 1 else (*partial, Audit(1, 1, 0))
+    # Rounding must not make a limit lower.
+    least = (1 - confidence) * (1 - 1e-9)
+    # Weights of a found item of each stratum in the estimate, in whole numbers.
+    heavy = large.size * small.drawn
+    light = small.size * large.drawn
+    estimate = heavy * large.found + light * small.found
+    # With k found in the large stratum, at most this many in the small one.
+    found = np.arange(min(large.drawn, estimate // heavy) + 1)
+    rest = np.minimum((estimate - heavy * found) // light, small.drawn)
+    in_small = np.arange(small.found, small.size - (small.drawn - small.found) + 1)
+    tails = _probabilities(small, in_small, np.arange(small.drawn + 1)).cumsum(axis=1)[:, rest]
+
+    def probability(in_large: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return (_probabilities(large, in_large, found) * tails).sum(axis=1)
+
+    # Bisection for all numbers of the small stratum at once: the probability falls with the number
+    # of the large one.
+    low = np.full(len(in_small), large.found)
+    high = np.full(len(in_small), large.size - (large.drawn - large.found))
+    is_possible = probability(low) >= least
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        enough = probability(middle) >= least
+        low = np.where(enough, middle, low)
+        high = np.where(enough, high, middle - 1)
+    return known + int((in_small + low)[is_possible].max())
 
 
-def _tails(audit: Audit) -> npt.NDArray[np.float64]:
-    """Return the probability to find at most as many, for each possible number of items with the
-    property, from the number that was found on.
+def _probabilities(
+    audit: Audit, numbers: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Return the hypergeometric probability of each number of found items (columns) for each number
+    of items with the property in the stratum (rows).
     """
-    most = audit.size - (audit.drawn - audit.found)
-    numbers = np.arange(audit.found, most + 1)
-    return hypergeom.cdf(audit.found, audit.size, numbers, audit.drawn)
+    of = numbers[:, None]
+    others = audit.size - of
+    missing = audit.drawn - found[None]
+    is_possible = (found[None] <= of) & (missing <= others)
+    # Impossible counts are replaced before the logarithms.
+    log = (
+        _log_choose(of, np.where(is_possible, found[None], 0))
+        + _log_choose(others, np.where(is_possible, missing, 0))
+        - _log_choose(np.array([audit.size]), np.array([audit.drawn]))
+    )
+    return np.where(is_possible, np.exp(log), 0.0)
+
+
+def _log_choose(n: npt.NDArray[np.int64], k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)

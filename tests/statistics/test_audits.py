@@ -25,6 +25,41 @@ def test_a_limit_is_the_hypergeometric_one():
     assert hypergeom.cdf(3, 1000, limit, 200) >= 0.05 > hypergeom.cdf(3, 1000, limit + 1, 200)
 
 
+def test_the_limit_of_two_strata_is_that_of_their_estimate():
+    """Against the definition, by all divisions of all numbers, with scipy's distribution."""
+    from scipy.stats import hypergeom
+
+    sizes, drawn = (11, 30), (5, 7)
+    weights = [size / n for size, n in zip(sizes, drawn, strict=True)]
+    pmf = [
+        hypergeom.pmf(np.arange(n + 1)[:, None], size, np.arange(size + 1), n)
+        for size, n in zip(sizes, drawn, strict=True)
+    ]
+    estimates = np.add.outer(np.arange(6) * weights[0], np.arange(8) * weights[1])
+    limits = np.zeros((6, 8), dtype=int)
+    for found in np.ndindex(6, 8):
+        below = estimates <= estimates[found] + 1e-9
+        for numbers in np.ndindex(12, 31):
+            least = all(n >= x for n, x in zip(numbers, found, strict=True))
+            free = zip(sizes, drawn, numbers, found, strict=True)
+            most = all(size - n >= own - x for size, own, n, x in free)
+            both = np.outer(pmf[0][:, numbers[0]], pmf[1][:, numbers[1]])
+            if least and most and both[below].sum() >= 0.05:
+                limits[found] = max(limits[found], sum(numbers))
+        strata = [Audit(*one) for one in zip(sizes, drawn, found, strict=True)]
+        assert most_with_property(strata) == most_with_property(strata[::-1]) == limits[found]
+    # So the limit holds with 95 % or more for each population.
+    for numbers in np.ndindex(12, 31):
+        both = np.outer(pmf[0][:, numbers[0]], pmf[1][:, numbers[1]])
+        assert both[limits >= sum(numbers)].sum() >= 0.95 - 1e-9
+
+
+def test_nothing_found_in_two_strata_allows_what_all_draws_miss_with_5_percent():
+    limit = most_with_property([Audit(400, 100, 0), Audit(5000, 100, 0)])
+    # As in one stratum of 5,000: the other one would be found sooner.
+    assert limit == most_with_property([Audit(5000, 100, 0)])
+
+
 def test_more_draws_and_less_confidence_give_lower_limits():
     wide = most_with_property([Audit(1000, 100, 0)])
     assert most_with_property([Audit(1000, 300, 0)]) < wide
