@@ -157,7 +157,9 @@ def _largest(values: Effects) -> list[str]:
     return sorted(values, key=lambda edge: -abs(values[edge]))
 
 
-def from_circuit(circuit: Circuit, name: str) -> Known:
+def from_circuit(
+    circuit: Circuit, name: str, tops: Sequence[tuple[int, int]] = ((2, 10), (5, 20), (10, 60))
+) -> Known:
     """Return the edges of a planted circuit."""
     scores = {"attribution": 0, "attribution_ig": STEPS}
     return Known(
@@ -167,7 +169,7 @@ def from_circuit(circuit: Circuit, name: str) -> Known:
             method: measure_attribution(circuit, steps=steps) for method, steps in scores.items()
         },
         cut=0.5,
-        tops=((2, 10), (5, 20), (10, 60)),
+        tops=tops,
     )
 
 
@@ -192,7 +194,9 @@ def from_checkpoint(n_layers: int, n_kv_heads: int | None, name: str) -> Known:
 def small_cases() -> list[Known]:
     """Return the cases that take seconds."""
     return [
-        from_circuit(induction(noising=True, grouped=True), "planted: induction, grouped"),
+        from_circuit(
+            induction(noising=True, grouped=True), "planted: induction, grouped", ((1, 8), (2, 10))
+        ),
         from_circuit(hidden(noise=NOISE), "planted: saturated head, cancelling pair"),
         from_checkpoint(3, None, "random, 3 layers"),
         from_checkpoint(3, 2, "random, 3 layers, grouped"),
@@ -290,8 +294,8 @@ def main() -> None:
             cells = (f"{100 * share:.0f} %" for share in shares)
             recalls.append((known.name, screen, str(wanted), *cells))
     notes = [
-        f"{REPEATS} audits with different seeds for each row, scores by `attribution`, cuts in logits."
-        " Lower limit: of a 95 % interval of the share of true statements (Wilson).",
+        f"{REPEATS} audits with different seeds for each row, scores by `attribution`, cuts in"
+        " logits. Lower limit: of a 95 % interval of the share of true statements (Wilson).",
         "Share of the edges with the largest exact effects that are among the candidates, if so"
         " many edges are measured:",
         f"Measured in {time.process_time() - started:.0f} CPU seconds on one thread.",
