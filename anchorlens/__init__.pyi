@@ -28,7 +28,12 @@ from .prompts.pairs import PairData
 from .prompts.tokenize_pairs import tokenize_pairs
 from .protocols.answer_only.spec import AnswerOnly
 from .protocols.compare_methods import compare_methods
+from .protocols.edges.circuit import Circuit
+from .protocols.edges.circuit_files import load_circuit, save_circuit
 from .protocols.edges.edge_result import EdgeResult
+from .protocols.edges.faithfulness import Faithfulness
+from .protocols.edges.find_acdc import acdc
+from .protocols.edges.head_effects import HeadEffects, head_effects
 from .protocols.edges.spec import Edges
 from .protocols.knockout.spec import Knockout
 from .protocols.patch.spec import Patch
@@ -68,6 +73,7 @@ __all__ = [
     "AnswerOnly",
     "BothDirections",
     "CheckError",
+    "Circuit",
     "Comparison",
     "CrossFittedProbes",
     "DatasetSpec",
@@ -77,6 +83,8 @@ __all__ = [
     "Edges",
     "EmptySweepError",
     "Example",
+    "Faithfulness",
+    "HeadEffects",
     "HookError",
     "InputError",
     "Knockout",
@@ -99,6 +107,7 @@ __all__ = [
     "TruthProbe",
     "Verification",
     "__version__",
+    "acdc",
     "adjust_claims",
     "answer_only_sweep",
     "compare",
@@ -106,9 +115,11 @@ __all__ = [
     "doctor",
     "edge_sweep",
     "explore",
+    "head_effects",
     "knockout_sweep",
     "known_datasets",
     "known_models",
+    "load_circuit",
     "load_curves",
     "load_model",
     "load_pairs",
@@ -125,6 +136,7 @@ __all__ = [
     "plot_pathway_sizes",
     "plot_probe_auc",
     "run_study",
+    "save_circuit",
     "save_figure",
     "save_html",
     "save_report",

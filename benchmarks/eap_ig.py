@@ -50,13 +50,18 @@ Scores = Mapping[str, float]
 Ids = tuple[int, ...]
 
 
-def random_model(n_layers: int, n_heads: int, d_model: int) -> HookedTransformer:
-    """Return a GPT-2 shape with random weights, so large that attention and norms matter."""
+def random_model(
+    n_layers: int, n_heads: int, d_model: int, n_kv_heads: int | None = None
+) -> HookedTransformer:
+    """Return a GPT-2 shape with random weights, so large that attention and norms matter; with
+    grouped queries if it has fewer key/value heads.
+    """
     config = HookedTransformerConfig(
         n_layers=n_layers,
         d_model=d_model,
         n_ctx=4 * LENGTH,
         n_heads=n_heads,
+        n_key_value_heads=n_kv_heads,
         d_head=d_model // n_heads,
         d_mlp=4 * d_model,
         d_vocab=VOCAB,

@@ -493,6 +493,78 @@ def backup(*, noising: bool) -> Circuit:
     )
 
 
+def hidden(*, noise: float = 0.0) -> Circuit:
+    """Plant effects that have no gradient: a saturated head, and a pair of heads that cancel.
+
+    ``BOS A Q`` -> ``yes``; the corrupted prompt is ``BOS C Q``. Head 0 of layer 0 writes whether it
+    sees ``A``. The query of head 0 of layer 3 reads this: its attention is all on other positions
+    without it, and all on the second one with it, where it copies the answer. Heads 0 and 1 of
+    layer 1 write 1 and -1 if they see ``A``, and the MLP of layer 1 adds the answer where the sum
+    is not 0: each edge alone has an effect of 1, both have none.
+
+    Args:
+        noise: Standard deviation of normal numbers that are added to all weights. The formulas are
+            those without noise.
+    """
+    words = ["BOS", "A", "C", "Q", "yes", "no"]
+    model, axes = _build(words, ["seen", "sum", "out"], 3, n_layers=5, d_mlp=4)
+    _look_at(model, axes, 0, 0, [0, 1, 1])
+    _copy(model, axes, 0, 0, {"A": "seen"})
+    for head in range(2):
+        _look_at(model, axes, 1, head, [0, 1, 1])
+        _copy(model, axes, 1, head, {"A": "sum"})
+    model.blocks[1].attn.get_parameter("W_O")[1] *= -1
+    mlp = model.blocks[1].mlp
+    for neuron, sign in enumerate((1.0, -1.0)):
+        _add_neuron(
+            model,
+            axes,
+            1,
+            neuron,
+            reads=["sum"],
+            writes="out",
+            threshold=THRESHOLD,
+            gain=1 / (1 - THRESHOLD),
+        )
+        mlp.get_parameter("W_in")[:, neuron] *= sign
+    q, k, _ = _inward(model, 3)
+    q[0, axes["@2"], 0] = -SHARP / 2
+    q[0, axes["seen"], 0] = SHARP
+    k[0, axes["@1"], 0] = 1.0
+    _copy(model, axes, 3, 0, {"@1": "out"})
+    _unembed(model, axes, {"out": 4})
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter += noise * torch.randn(parameter.shape, generator=generator)
+    last = {"a3.h0 -> logits": 1.0}
+    chain = ["embed -> a0.h0.v", "a0.h0 -> a3.h0.q"]
+    pair = [f"embed -> a1.h{head}.v" for head in range(2)]
+    pair += [f"a1.h{head} -> m1" for head in range(2)]
+    exact = dict.fromkeys(chain + pair, 1.0) | last
+
+    def slope(seen: float) -> float:
+        weight = 1 / (1 + 2 * math.exp(SHARP * (0.5 - seen)))
+        return SHARP * weight * (1 - weight)
+
+    def scores(steps: int) -> Scores:
+        return dict.fromkeys(chain, _mean(slope, _shares(0.0, 1.0, steps))) | last
+
+    return Circuit(
+        name="hidden, denoising",
+        model=model,
+        target=(0, 2, 3),
+        source=(0, 1, 3),
+        answer=4,
+        wrong=5,
+        noising=False,
+        exact=exact,
+        frozen=last,
+        by_mlps=exact,
+        attribution=scores(0),
+        integrated=scores,
+    )
+
+
 CIRCUITS: Mapping[str, Callable[[], Circuit]] = {
     "induction, denoising": lambda: induction(noising=False),
     "induction, noising": lambda: induction(noising=True),

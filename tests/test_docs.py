@@ -141,6 +141,7 @@ def test_code_in_the_docs_is_python_and_its_names_are_there(page):
 @pytest.mark.parametrize(
     "page",
     [
+        "circuits.md",
         "edges.md",
         "extending.md",
         "from_transformerlens.md",

@@ -29,6 +29,7 @@ _OTHERS = {
     "report": "Write an HTML report of one or more runs",
     "figure": "Draw the curves of one or more runs",
     "compare": "Compare two runs row by row",
+    "circuit": "Select a circuit from an edge sweep, and score it on other pairs",
     "doctor": "Check that a model, its tokenizer and its hooks work as needed",
     "models": "List models that load by name",
     "datasets": "List question sets and the schema of your own files",

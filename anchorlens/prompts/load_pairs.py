@@ -324,7 +324,8 @@ def _check_rows(rows: Rows, extra: Sequence[str], unread: Sequence[str]) -> None
             near = did_you_mean(name, FIELDS)
             fix = f"pass columns=, such as {{'clean': {name!r}}}."
             if all(field in names for field in _REQUIRED):
-                key = name if name.isidentifier() else "label"
+                is_near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=_MISSPELT)
+                key = name if name.isidentifier() and not is_near else "label"
                 fix = f"keep it for a metric function with columns={{{key!r}: {name!r}}}."
             raise DataError(f"Unknown column {name!r}. {near} Rename or remove it, or {fix}")
     missing = [name for name in _REQUIRED if name not in names]

@@ -1,22 +1,64 @@
 """Screen edges by attribution, measure the best exactly, and audit the rest."""
 
+import math
 import random
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from anchorlens.errors import InputError
+from anchorlens.measure.budget import SweepPlan
+from anchorlens.models.adapt import adapt
+from anchorlens.models.backend import LensModel
+from anchorlens.models.load import as_lens_model
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData
+from anchorlens.protocols.edges.edge_inputs import choose_edges
 from anchorlens.protocols.edges.edge_result import EdgeResult
+from anchorlens.protocols.edges.spec import Edges
+from anchorlens.protocols.registry import measurement_of
 from anchorlens.results.vocabulary import unit_words
+from anchorlens.running.runner import LocalRunner
 from anchorlens.running.sweeps import edge_sweep
-from anchorlens.statistics.audits import Audit, most_with_property
+from anchorlens.statistics.audits import Audit, audit_screen, most_with_property
 
-# Edges next to the candidates, as a multiple of their number: half of the audit is drawn from them.
-_NEAR = 4
+
+@dataclass(frozen=True, kw_only=True)
+class ScreenPlan:
+    """Predicted cost of a screen.
+
+    Attributes:
+        n_edges: Number of edges that are scored.
+        n_exact: Number of edges that are measured exactly.
+        scores: Cost of the scores.
+        exact: Cost of the exact effects, from as many random edges: the candidates are not known
+            before the scores.
+    """
+
+    n_edges: int
+    n_exact: int
+    scores: SweepPlan
+    exact: SweepPlan
+
+    @property
+    def flops(self) -> float:
+        """Predicted multiplications and additions."""
+        return self.scores.flops + self.exact.flops
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time."""
+        return self.scores.seconds + self.exact.seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_exact:,} of {self.n_edges:,} edges are measured exactly; about"
+            f" {self.flops / 1e9:,.0f} GFLOP, {self.seconds:,.{0 if self.seconds > 10 else 1}f} s."
+            f"\nScores of all edges: {self.scores}\nExact effects: {self.exact}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +133,15 @@ def screen_edges(
     n_spot_checks: int | None = None,
     max_memory: Any = None,
     seed: int = 0,
+    on_plan: Callable[[ScreenPlan], object] | None = None,
     progress: bool = True,
 ) -> EdgeScreen:
     """Score all edges, measure the best and a random sample of the others exactly, and state how
     many the screen missed at most.
 
     Examples:
-        >>> found = al.screen_edges(model, pairs, top=50, audit=200)  # doctest: +SKIP
+        >>> options = {"top": 50, "audit": 200}
+        >>> found = al.screen_edges(model, pairs, on_plan=print, **options)  # doctest: +SKIP
         >>> print(found)  # doctest: +SKIP
 
     Args:
@@ -120,19 +164,27 @@ def screen_edges(
             take 5 % of the work.
         max_memory: Memory limit beside the model.
         seed: Random seed of the audit and of the sweeps.
+        on_plan: Function called with the :class:`ScreenPlan` before anything is measured; an
+            exception stops the screen.
         progress: Whether to show progress bars.
 
     Raises:
-        InputError: If a number is too small, or another argument is invalid.
+        InputError: If a number is out of its range, or another argument is invalid.
     """
     for name, value in (("top", top), ("audit", audit)):
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{name}={value!r}: must be a whole number >= 1.", argument=name)
-    if not 0.5 <= confidence < 1:
+    if cut is not None and not (isinstance(cut, (int, float)) and 0 <= cut < math.inf):
+        raise InputError(
+            f"cut={cut!r}: must be a finite size >= 0 in the unit of the metric, or None.",
+            argument="cut",
+        )
+    if not (isinstance(confidence, (int, float)) and 0.5 <= confidence < 1):
         raise InputError(
             f"confidence={confidence!r}: must be from 0.5 to below 1.", argument="confidence"
         )
     data = pairs if isinstance(pairs, PairData) else load_pairs(pairs)
+    lens_model = as_lens_model(model, progress=progress)
     shared: dict[str, Any] = {
         "metric": metric,
         "direction": direction,
@@ -141,55 +193,69 @@ def screen_edges(
         "seed": seed,
         "progress": progress,
     }
-    scores = edge_sweep(
-        model,
-        data,
-        method=screen,
-        senders=senders,
-        receivers=receivers,
-        controls="none",
-        n_spot_checks=0,
-        **shared,
+    scored: dict[str, Any] = {
+        "method": screen,
+        "senders": senders,
+        "receivers": receivers,
+        "controls": "none",
+        "n_spot_checks": 0,
+    }
+    if on_plan is not None:
+        exact = Edges(controls=controls, n_spot_checks=n_spot_checks, **shared)
+        plan = _plan_screen(lens_model, data, Edges(**scored, **shared), exact, n=top + audit)
+        on_plan(plan)
+    scores = edge_sweep(lens_model, data, **scored, **shared)
+    measured: list[EdgeResult] = []
+
+    def measure(edges: Sequence[str]) -> dict[str, float]:
+        found = edge_sweep(
+            lens_model,
+            data,
+            edges=tuple(edges),
+            controls=controls,
+            n_spot_checks=n_spot_checks,
+            **shared,
+        )
+        measured.append(found)
+        return _effects(found)
+
+    screened = audit_screen(
+        _effects(scores),
+        measure,
+        top=top,
+        audit=audit,
+        cut=None if cut is None else float(cut),
+        confidence=confidence,
+        seed=seed,
     )
-    ranked = list(scores.table(control=False)["edge"])
-    candidates, near, far = (
-        ranked[:top],
-        ranked[top : (1 + _NEAR) * top],
-        ranked[(1 + _NEAR) * top :],
-    )
-    strata = [stratum for stratum in (near, far) if stratum]
-    drawn = _draw(strata, audit, seed)
-    measured = [*candidates, *(edge for own in drawn for edge in own)]
-    exact = edge_sweep(
-        model,
-        data,
-        edges=tuple(measured),
-        controls=controls,
-        n_spot_checks=n_spot_checks,
-        **shared,
-    )
-    sizes = exact.table(control=False).set_index("edge")["effect"].abs()
-    limit = float(sizes[candidates].median()) if cut is None else float(cut)
-    audits: list[Audit] = []
-    for stratum, own in zip(strata, drawn, strict=True):
-        audits.append(Audit(len(stratum), len(own), int((sizes[own] >= limit).sum())))
     return EdgeScreen(
-        exact=exact,
+        exact=measured[0],
         scores=scores,
-        candidates=tuple(candidates),
-        audits=tuple(audits),
-        cut=limit,
+        candidates=screened.candidates,
+        audits=screened.audits,
+        cut=screened.cut,
         confidence=confidence,
     )
 
 
-def _draw(strata: Sequence[Sequence[str]], n: int, seed: int) -> list[list[str]]:
-    """Draw edges of each stratum, as many of each where they have enough."""
-    rng = random.Random(f"{seed}:audit")
-    counts = [0] * len(strata)
-    left = n
-    for number in sorted(range(len(strata)), key=lambda i: len(strata[i])):
-        share = left // (len(strata) - sum(count > 0 for count in counts))
-        counts[number] = min(len(strata[number]), max(1, share))
-        left -= counts[number]
-    return [rng.sample(list(own), count) for own, count in zip(strata, counts, strict=True)]
+def _effects(result: EdgeResult) -> dict[str, float]:
+    """Return the mean effect of each edge."""
+    table = result.table(control=False)
+    return dict(zip(table["edge"], table["effect"], strict=True))
+
+
+def _plan_screen(
+    model: LensModel, data: PairData, scores: Edges, exact: Edges, *, n: int
+) -> ScreenPlan:
+    """Predict the cost of scores of all edges, and of the exact effects of ``n`` random edges."""
+    adapter = adapt(model)
+    names = [edge.name for edge in choose_edges(adapter, scores)]
+    drawn = random.Random(f"{exact.seed}:plan").sample(names, min(n, len(names)))
+    costs: list[SweepPlan] = []
+    with warnings.catch_warnings():
+        # The sweeps themselves warn of the same.
+        warnings.simplefilter("ignore")
+        for spec in (scores, exact.replace(edges=tuple(drawn))):
+            runner = LocalRunner(measurement_of(Edges.NAME), model, data, spec)
+            costs.append(runner.plan(runner.free).cost)
+    return ScreenPlan(n_edges=len(names), n_exact=len(drawn), scores=costs[0], exact=costs[1])

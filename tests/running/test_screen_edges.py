@@ -31,11 +31,15 @@ def test_a_cut_that_every_edge_reaches_is_missed_by_all_others(tiny_model):
     assert found.missed_at_most == sum(audit.size for audit in found.audits)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("options", "argument"),
     [
         ({"top": 0}, "top"),
         ({"audit": 0}, "audit"),
+        ({"cut": float("nan")}, "cut"),
+        ({"cut": -1}, "cut"),
+        ({"confidence": "high"}, "confidence"),
         ({"confidence": 1.0}, "confidence"),
         ({"screen": "exactly"}, "method"),
     ],
@@ -43,3 +47,35 @@ def test_a_cut_that_every_edge_reaches_is_missed_by_all_others(tiny_model):
 def test_bad_input(tiny_model, options, argument):
     with pytest.raises(InputError, match=argument):
         al.screen_edges(tiny_model("llama"), pairs_of(2), **OPTIONS | options)
+
+
+def test_fewer_edges_than_candidates_leave_nothing_to_miss(tiny_model):
+    options = {"receivers": "a1.h0.q", "progress": False}
+    found = al.screen_edges(tiny_model("llama"), pairs_of(2), top=100, audit=5, **options)
+    assert found.audits == () and found.missed_at_most == 0
+    assert len(found.candidates) == len(found.scores.anchors) == len(found.table())
+
+
+def test_the_cost_is_planned_before_anything_is_measured(tiny_model, monkeypatch):
+    model = tiny_model("llama")
+    plans = []
+    found = al.screen_edges(
+        model, pairs_of(2), top=10, audit=20, n_spot_checks=0, on_plan=plans.append, **OPTIONS
+    )
+    (plan,) = plans
+    assert (plan.n_edges, plan.n_exact) == (len(found.scores.anchors), 30)
+    assert plan.exact.cells == 2 * 30 and plan.scores.cells == 2 * plan.n_edges
+    assert str(plan).startswith(f"30 of {plan.n_edges} edges are measured exactly; about")
+
+    class StopHereError(Exception):
+        pass
+
+    def stop(_):
+        raise StopHereError
+
+    def measure(*_, **options):
+        raise AssertionError(f"measured: {sorted(options)}")
+
+    monkeypatch.setattr("anchorlens.running.screen_edges.edge_sweep", measure)
+    with pytest.raises(StopHereError):
+        al.screen_edges(model, pairs_of(2), on_plan=stop, **OPTIONS)

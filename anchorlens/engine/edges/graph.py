@@ -7,14 +7,18 @@ number of its key/value head.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anchorlens.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+    from torch import Tensor
 
 EMBED = "embed"
 HEAD = "head"
@@ -152,6 +156,33 @@ class Graph:
         )
 
     @cached_property
+    def sender_numbers(self) -> Mapping[tuple[str, int], slice]:
+        """Kind and layer -> numbers of these senders in :attr:`senders`."""
+        return _number(self.senders)
+
+    @cached_property
+    def receiver_numbers(self) -> Mapping[tuple[str, int], slice]:
+        """Kind and layer -> numbers of these receivers in :attr:`receivers`."""
+        return _number(self.receivers)
+
+    def masks(
+        self, circuits: Sequence[Collection[Edge]]
+    ) -> "Bool[Tensor, 'circuit receiver sender']":
+        """Return whether each edge is in each circuit, in the order of the nodes."""
+        import torch
+
+        numbers = [
+            {node: number for number, node in enumerate(nodes)}
+            for nodes in (self.receivers, self.senders)
+        ]
+        out = torch.zeros(len(circuits), *map(len, numbers), dtype=torch.bool, device="cpu")
+        for mask, edges in zip(out, circuits, strict=True):
+            at = [(numbers[0][edge.receiver], numbers[1][edge.sender]) for edge in edges]
+            if at:
+                mask[tuple(torch.tensor(at, device="cpu").T)] = True
+        return out
+
+    @cached_property
     def _by_name(self) -> tuple[dict[str, Node], dict[str, Node]]:
         """Name -> sender, and name -> receiver."""
         return (
@@ -187,6 +218,16 @@ class Graph:
                 )
             chosen |= found
         return tuple(node for node in nodes if node.name in chosen)
+
+
+def _number(nodes: Sequence[Node]) -> dict[tuple[str, int], slice]:
+    """Return kind and layer -> numbers; nodes of one kind in one layer follow each other."""
+    found: dict[tuple[str, int], slice] = {}
+    for number, node in enumerate(nodes):
+        key = node.kind, node.layer
+        start = found[key].start if key in found else number
+        found[key] = slice(start, number + 1)
+    return found
 
 
 def parse_node(name: str) -> Node | None:

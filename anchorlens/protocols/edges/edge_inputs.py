@@ -1,6 +1,6 @@
 """Inputs of an edge sweep: pairs with their places, and the measured edges."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -30,8 +30,10 @@ class EdgeInputs(PatchInputs):
 
     Attributes:
         edges: Measured edges, in order of the receivers.
+        graph: Graph of the model.
     """
 
+    graph: Graph
     edges: tuple[Edge, ...] = ()
 
     @override
@@ -41,6 +43,7 @@ class EdgeInputs(PatchInputs):
         record["config"]["anchors"] = [
             join_anchor(edge.name, place) for place in places for edge in self.edges
         ]
+        record["config"]["graph"] = asdict(self.graph)
         record["config"]["layers"] = sorted({self.layer_of(edge) for edge in self.edges})
         return record
 
@@ -68,7 +71,11 @@ def graph_of(adapter: Adapter) -> Graph:
 def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
     """Make the inputs of a sweep."""
     made = prepare_patch(context, spec)
-    inputs = EdgeInputs(**vars(made), edges=choose_edges(context.adapter, spec))
+    inputs = EdgeInputs(
+        **vars(made),
+        graph=graph_of(context.adapter),
+        edges=choose_edges(context.adapter, spec),
+    )
     _warn_of_few_pairs(inputs)
     if spec.method == "attribution":
         others = "method='exact' or 'attribution_ig'"
@@ -95,7 +102,7 @@ def restore_edges(adapter: Adapter, spec: Edges, stored: StoredInputs) -> EdgeIn
     made = restore_patch(adapter, spec, stored)
     graph = graph_of(adapter)
     names = dict.fromkeys(split_anchor(anchor)[0] for anchor in stored.config["anchors"])
-    return EdgeInputs(**vars(made), edges=tuple(map(graph.edge, names)))
+    return EdgeInputs(**vars(made), graph=graph, edges=tuple(map(graph.edge, names)))
 
 
 def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:

@@ -1,5 +1,6 @@
 """Result of an edge sweep: effects by pair, sender and receiver, and their matrix."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -9,13 +10,18 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.engine.edges.graph import ATTENTION_INPUTS, parse_node
+from anchorlens.constants import ALL_PLACES as ALL
+from anchorlens.engine.edges.graph import ATTENTION_INPUTS, Edge, Graph, parse_node
 from anchorlens.errors import InputError, did_you_mean
+from anchorlens.protocols.edges.circuit import CONSENSUS, RULES, TOP, Circuit
 from anchorlens.protocols.edges.edge_anchors import split_anchor, split_edge
+from anchorlens.protocols.edges.select_edges import mean_overlap, select_often
 from anchorlens.protocols.patch.grid_statistics import EFFECT
 from anchorlens.protocols.patch.patch_result import MEAN, PatchGrid, PatchResult
 from anchorlens.protocols.patch.standing_cells import find_standing_cells
 from anchorlens.results.vocabulary import metric_name, unit_words
+from anchorlens.statistics.clusters import find_clusters
+from anchorlens.statistics.resamples import Resamples
 
 if TYPE_CHECKING:
     import torch
@@ -203,6 +209,102 @@ class EdgeResult(PatchResult):
             stands=stands,
             n=own["question_id"].nunique(),
         )
+
+    def circuit(
+        self,
+        top: int = 200,
+        *,
+        rule: str = TOP,
+        absolute: bool = True,
+        n_resamples: int = 200,
+        seed: int = 0,
+    ) -> Circuit:
+        """Select the edges with the largest mean effects as a circuit.
+
+        Examples:
+            >>> circuit = edges.circuit(top=100, rule="greedy")  # doctest: +SKIP
+            >>> print(circuit.faithfulness(model, other_pairs))  # doctest: +SKIP
+
+        Args:
+            top: Number of edges.
+            rule: ``top`` (the largest effects), ``greedy`` (from the logits down, of the edges into
+                nodes selected already the largest, as EAP-IG), or ``consensus`` (the edges that are
+                among the ``top`` in most resamples of whole clusters).
+            absolute: Whether the size of an effect counts, not its sign.
+            n_resamples: Number of resamples from which the stability of the selection is computed;
+                0 for none.
+            seed: Random seed of the resamples.
+
+        Returns:
+            The circuit, with how often each edge is among the ``top`` in resamples.
+
+        Raises:
+            InputError: If an argument is invalid, or contributions were not exchanged at all
+                positions together.
+        """
+        if rule not in RULES:
+            raise InputError(
+                f"rule={rule!r}: must be one of {', '.join(RULES)}. {did_you_mean(rule, RULES)}",
+                argument="rule",
+            )
+        if self.places != (ALL,):
+            raise InputError(
+                f"A circuit has edges over all positions; by={self.by!r} was measured. Measure with"
+                " by='all'."
+            )
+        graph = Graph(**self.record["config"]["graph"])
+        samples = self._samples[self._samples["control"] == "none"]
+        values = samples.pivot(index="example_id", columns="anchor", values=EFFECT)
+        values = values[list(dict.fromkeys(samples["anchor"]))].dropna()
+        edges = [graph.edge(name) for name in values.columns]
+        if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= len(edges):
+            raise InputError(
+                f"top={top!r}: must be a whole number from 1 to {len(edges):,}, the number of"
+                " measured edges.",
+                argument="top",
+            )
+        if rule == CONSENSUS and n_resamples < 1:
+            raise InputError(
+                "n_resamples: rule='consensus' needs resamples. Give 100 or more.",
+                argument="n_resamples",
+            )
+        means = values.to_numpy(dtype=np.float64).mean(0)
+        stability: dict[Edge, float] = {}
+        overlap = float("nan")
+        if n_resamples:
+            shares = select_often(
+                values.to_numpy(dtype=np.float64),
+                self._weights_of(list(values.index), n_resamples, seed),
+                top,
+                absolute=absolute,
+            )
+            stability = dict(zip(edges, shares.tolist(), strict=True))
+            overlap = mean_overlap(shares, top)
+        whole = Circuit(
+            graph=graph,
+            edges=(),
+            scores=dict(zip(edges, means.tolist(), strict=True)),
+            rule=rule,
+            absolute=absolute,
+            stability=stability,
+            overlap=overlap,
+            model=self.model,
+            dataset=self.dataset,
+            metric=self.metric,
+            unit=self.unit,
+            add_bos=self.record["config"]["add_bos"],
+            d_model=int(self.record["model"].get("d_model", 0)),
+        )
+        return whole.of_size(top)
+
+    def _weights_of(self, pairs: list[str], n_resamples: int, seed: int) -> Iterator[Array]:
+        """Yield how often each pair is drawn in resamples of whole clusters, [pair]."""
+        clusters = find_clusters(self._samples)
+        group = self._samples.drop_duplicates("example_id").set_index("example_id")["question_id"]
+        ids = group.loc[pairs].to_numpy()
+        draws = Resamples.of(ids, clusters=clusters.of(ids), n_resamples=n_resamples, seed=seed)
+        for weights in draws.weights:
+            yield weights[draws.cluster]
 
     @override
     def grid(
