@@ -25,6 +25,7 @@ from anchorlens.figures.layout import INK, UNUSED_BUTTONS, check_width
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import in_theme
 from anchorlens.protocols.edges.circuit import Circuit
+from anchorlens.protocols.patch.spec import AUTO
 from anchorlens.results.vocabulary import metric_name, unit_words
 
 # Colours of the diverging palette "RdBu" of the heatmaps, one step from its ends.
@@ -175,12 +176,11 @@ def _path(circuit: Circuit, line: Line, largest: float) -> go.Scatter:
     edge = line.edge
     name, colour = _style(_effect(circuit, edge))
     width = _width(circuit, edge, largest)
-    end = line.y[-1] - 0.6 * _head_size(width)
-    kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y < end]
-    kept.append((line.x[-1], max(end, line.y[0])))
+    low, top = line.y[0], line.y[-1]
+    shorter = max(0.1, 1 - 0.6 * _head_size(width) / (top - low))
     return go.Scatter(
-        x=[x for x, _ in kept],
-        y=[y for _, y in kept],
+        x=line.x,
+        y=[low + shorter * (y - low) for y in line.y],
         mode="lines",
         name=edge.name,
         legendgroup=name,
@@ -323,7 +323,6 @@ def _frame(frame: tuple[float, float, float, float]) -> dict[str, Any]:
         "y0": bottom,
         "y1": top,
         "line": {"color": _UNKNOWN, "width": 1},
-        "fillcolor": "white",
         "layer": "below",
     }
 
@@ -346,8 +345,9 @@ def _title(heading: str, circuit: Circuit, edges: Sequence[Edge]) -> str:
     n_all = len(circuit.edges)
     drawn = f"{n_all} edge{'s' * (n_all > 1)}"
     if len(edges) < n_all:
-        drawn = f"the {len(edges)} edges with the largest effects of {n_all:,}"
-    about = [f"effects on {metric_name(circuit.metric)}", drawn]
+        drawn = f"the {len(edges):,} largest of {n_all:,} edges"
+    effects = "effects" if circuit.metric == AUTO else f"effects on {metric_name(circuit.metric)}"
+    about = [effects, drawn]
     if circuit.dataset:
         about.insert(0, circuit.dataset)
     marks = ["width: size of the effect"]

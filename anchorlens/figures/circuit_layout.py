@@ -24,13 +24,13 @@ _BETWEEN = 10  # gap of two boxes beside each other
 _CLEAR = BOX_HEIGHT + TAB + 8  # rows that are closer must not have boxes at the same x
 # Distances of rows, as shares of a unit: of two layers, and of two rows of one layer.
 _STEP, _HALF_STEP = 1.0, 0.7
-_LEAST_UNIT, _MOST_UNIT = 14.0, 62.0
+_LEAST_UNIT, _MOST_UNIT = 14.0, 75.0
 _EASE = 36  # height in which an edge bends from the vertical to its slope
-_CANDIDATES = 49
+_CANDIDATES = 41
 _SWEEPS = 8
 # Costs: two edges cross; an edge runs through a box; two boxes overlap; an edge runs across the
-# whole width.
-_CROSSING, _THROUGH, _OVERLAP, _LENGTH = 1.0, 5.0, 60.0, 4.0
+# whole width; the slope of an edge is smaller.
+_CROSSING, _THROUGH, _OVERLAP, _LENGTH, _SHALLOW = 1.0, 2.5, 60.0, 4.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,11 +206,8 @@ def _make_blocks(
             blocks.append(_Block(nodes=nodes[some], widths=widths[some], layer=layer))
     for receiver in shared:
         key = (GROUP, receiver.layer, receiver.head)
-        firsts: list[Node] = []
-        for block in blocks:
-            if block.nodes[0] in groups[key]:
-                firsts.append(block.nodes[0])
-        targets[receiver] = firsts
+        firsts = [block.nodes[0] for block in blocks]
+        targets[receiver] = [first for first in firsts if first in groups[key]]
     for block in blocks:
         kind = block.nodes[0].kind
         if kind in (EMBED, LOGITS):
@@ -287,7 +284,7 @@ class _Arrangement:
         low, high = self.y[self.source], self.y[self.target]
         span = np.maximum(high - low, 1.0)
         margin = _margin(span)
-        self.low, self.high, self.margin = low, high, margin
+        self.low, self.high, self.margin, self.span = low, high, margin, span
         # Heights at which two edges begin and end to run beside each other.
         first = np.maximum(low[:, None], low)
         last = np.minimum(high[:, None], high)
@@ -305,7 +302,12 @@ class _Arrangement:
             own_width += block.widths
         self.owner, self.inner = np.array(owner), np.array(inner)
         self.reach = np.array(own_width) / 2 + 7
-        y = self.y[self.owner] - 3
+        # Three heights of a box with its ports: an edge of a small slope may meet one only.
+        heights = np.array([BOX_HEIGHT / 2, 0.0, -BOX_HEIGHT / 2 - TAB])
+        y = (self.y[self.owner][:, None] + heights).ravel()
+        self.owner, self.inner, self.reach = (
+            np.repeat(one, len(heights)) for one in (self.owner, self.inner, self.reach)
+        )
         share = (y - low[:, None]) / span[:, None]
         self.passes = (share > 0) & (share < 1)
         self.passes &= self.owner != self.source[:, None]
@@ -315,7 +317,9 @@ class _Arrangement:
         np.fill_diagonal(self.near, False)
         starts = (self._barycentres(), self._spread())
         found = min((self._improve(start) for start in starts), key=lambda one: one[2])
-        self.x, self.shift = found[:2]
+        x, self.shift = found[:2]
+        left, right = (x - self.widths / 2).min(), (x + self.widths / 2).max()
+        self.x = x + (width - left - right) / 2
         self.begins = self.x[self.source] + self.shift[0]
         self.arrives = self.x[self.target] + self.shift[1]
 
@@ -412,11 +416,14 @@ class _Arrangement:
         room = (self.widths + self.widths[number]) / 2 + _BETWEEN
         overlap = np.maximum(0, room - np.abs(x - x[:, [number]])) * self.near[number]
         cost = cost + _OVERLAP * ((overlap > 0) + overlap / room).sum(1)
-        return cost + _LENGTH * (np.abs(way) / self.width).sum((1, 2))
+        length = np.abs(way)
+        slope = length / (self.span[own, None] + _EASE)
+        cost = cost + _SHALLOW * np.maximum(0, slope - 1.5).sum((1, 2))
+        return cost + _LENGTH * (length / self.width).sum((1, 2))
 
     @staticmethod
     def _through(away: Any, reach: Any, passes: Any) -> Any:
-        depth = np.maximum(0, 1 - away / reach) * passes
+        depth = np.clip(1 - away / reach, 0, 1) * passes
         return _THROUGH * ((depth > 0) * 0.5 + depth).sum((1, 2))
 
     def _ends(self, x: Any) -> tuple[Any, Any]:
