@@ -117,7 +117,7 @@ def plot_circuit(
             "itemdoubleclick": False,
         },
         title={
-            "text": _title(heading, circuit, edges),
+            "text": _title(heading, circuit, edges, has_frames=bool(drawing.frames)),
             "font": {"size": 13},
             "x": 0.02,
             "y": 1,
@@ -340,7 +340,7 @@ def _layers(drawing: Drawing) -> dict[str, Any]:
     }
 
 
-def _title(heading: str, circuit: Circuit, edges: Sequence[Edge]) -> str:
+def _title(heading: str, circuit: Circuit, edges: Sequence[Edge], *, has_frames: bool) -> str:
     """Return the heading, a line on the edges that are drawn, and a line on the marks."""
     n_all = len(circuit.edges)
     drawn = f"{n_all} edge{'s' * (n_all > 1)}"
@@ -356,6 +356,8 @@ def _title(heading: str, circuit: Circuit, edges: Sequence[Edge]) -> str:
         if circuit.stability
         else "no stability was computed"
     )
+    if has_frames:
+        marks.append("in one frame: heads with one k and v")
     first = f'<span style="font-size:16px"><b>{heading}</b></span>'
     small = '<span style="font-size:12px;color:#555555">{}</span>'
     lines = ["; ".join(about), "; ".join(marks)]

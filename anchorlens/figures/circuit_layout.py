@@ -17,7 +17,7 @@ GROUP = "group"
 BOX_HEIGHT = 15
 TAB = 10  # side of the square of a q, k or v
 _TABS = {"q": -TAB - 1, "k": 0, "v": TAB + 1}  # centres from that of a head
-_BETWEEN_HEADS = -3  # of k and v, from the centre of an even number of heads
+_BETWEEN_HEADS = -TAB - 3  # of k from the centre of an even number of heads, left of a q
 _FRAME = 3  # gap between heads and their frame
 _LETTER, _PAD = 5.7, 8
 _BETWEEN = 10  # gap of two boxes beside each other
@@ -25,9 +25,10 @@ _CLEAR = BOX_HEIGHT + TAB + 8  # rows that are closer must not have boxes at the
 # Distances of rows, as shares of a unit: of two layers, and of two rows of one layer.
 _STEP, _HALF_STEP = 1.0, 0.7
 _LEAST_UNIT, _MOST_UNIT = 14.0, 75.0
+_LEAST_RISE = 12  # of an edge
 _EASE = 36  # height in which an edge bends from the vertical to its slope
 _CANDIDATES = 41
-_SWEEPS = 8
+_SWEEPS = 6
 # Costs: two edges cross; an edge runs through a box; two boxes overlap; an edge runs across the
 # whole width; the slope of an edge is smaller.
 _CROSSING, _THROUGH, _OVERLAP, _LENGTH, _SHALLOW = 1.0, 2.5, 60.0, 4.0, 0.5
@@ -154,7 +155,7 @@ def place_circuit(graph: Graph, edges: Sequence[Edge], *, width: float, most: fl
             target, offset = place[node]
             kind = edge.receiver.kind
             if kind in "kv":  # of the whole block
-                offset = 0.0 if len(blocks[target].nodes) % 2 else _BETWEEN_HEADS - 0.5 * TAB
+                offset = 0.0 if len(blocks[target].nodes) % 2 else _BETWEEN_HEADS
             end = _End(edge, source, at, target, offset + _TABS.get(kind, 0))
             ends.append(end)
     return _draw(graph, blocks, ends, _Arrangement(blocks, ends, width), height)
@@ -345,10 +346,10 @@ class _Arrangement:
                     others = [*self.target[self.source == number]]
                     others += [*self.source[self.target == number]]
                     means.append(float(np.mean(x[others])))
-                for place, index in enumerate(np.argsort(means, kind="stable")):
+                for place, index in enumerate(np.argsort(means, kind="stable").tolist()):
                     even = (place + 1) / (len(row) + 1) * self.width
                     mixed = means[index] if len(row) == 1 else even
-                    x[row[index]] = np.clip(mixed, *self._bounds(row[index]))
+                    x[row[index]] = np.clip(mixed, *self._bounds(int(row[index])))
         return x
 
     def _improve(self, x: Any) -> tuple[Any, Any, float]:
@@ -367,8 +368,9 @@ class _Arrangement:
                 x[number] = places[np.argmin(self._cost(tried, number))]
             self.shift = self._fan_out(x)
             total = sum(float(self._cost(x[None], number)[0]) for number in range(len(x)))
-            if total < best[2] - 1e-6:
-                best = x.copy(), self.shift, total
+            if total > best[2] - 1e-6:
+                break
+            best = x.copy(), self.shift, total
         return best
 
     def _fan_out(self, x: Any) -> tuple[Any, Any]:
@@ -492,7 +494,8 @@ def _draw(
             port = Port(letter=kind, x=float(found.x[end.target] + end.arrive), y=top - TAB / 2)
             ports[kind, end.target, end.arrive] = port
             top -= TAB
-        low = blocks[end.source].y + BOX_HEIGHT / 2
+        # Between close rows it begins behind the box of its sender.
+        low = min(blocks[end.source].y + BOX_HEIGHT / 2, top - _LEAST_RISE)
         n = int(math.hypot(top - low, arrive - begin) / 6)
         share = np.linspace(0, 1, max(16, min(64, n)))
         xs = begin + (arrive - begin) * _bend(share, _margin(top - low))
