@@ -57,7 +57,7 @@ def plot_circuit(
     frame, with one k and one v. Layers without nodes are left out.
 
     Args:
-        circuit: Circuit.
+        circuit: Circuit to draw.
         top: Largest number of edges to draw: those with the largest effects.
         title: Title. If None, made from the circuit.
         theme: ``light`` or ``dark``.

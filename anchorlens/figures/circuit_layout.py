@@ -41,9 +41,9 @@ class Box:
     Attributes:
         node: Sender, the logits, or the key/value head of a group without drawn heads.
         label: Text of the node.
-        x: Centre.
-        y: Centre.
-        width: Width.
+        x: Horizontal centre.
+        y: Vertical centre.
+        width: Width in pixels.
         layer: Layer; -1 for the embedding.
     """
 
@@ -81,7 +81,7 @@ class Drawing:
         boxes: Nodes, from the embedding to the logits.
         ports: Inputs of heads that receive an edge.
         frames: Left, right, bottom and top of the frame around the heads of one key/value head.
-        lines: Edges.
+        lines: Paths of the edges.
         layers: Layer -> height of its lowest row.
         height: Height of the whole drawing.
     """
@@ -267,8 +267,8 @@ class _Arrangement:
 
     Attributes:
         x: Centres of the blocks.
-        begins: Where edges begin.
-        arrives: Where edges end.
+        begins: Horizontal beginnings of the edges.
+        arrives: Horizontal ends of the edges.
     """
 
     def __init__(self, blocks: Sequence[_Block], ends: Sequence[_End], width: float) -> None:
@@ -396,7 +396,7 @@ class _Arrangement:
 
         Args:
             x: Centres, of shape ``[c b]``.
-            number: Block.
+            number: Number of the block that moves.
         """
         start, across = self._ends(x)
         own = np.flatnonzero((self.source == number) | (self.target == number))
@@ -429,7 +429,7 @@ class _Arrangement:
         return _THROUGH * ((depth > 0) * 0.5 + depth).sum((1, 2))
 
     def _ends(self, x: Any) -> tuple[Any, Any]:
-        """Return where edges begin and how far they run to the right, of shape ``[c e]``."""
+        """Return the beginnings of edges and their lengths to the right, of shape ``[c e]``."""
         begins = x[:, self.source] + self.shift[0]
         return begins, x[:, self.target] + self.shift[1] - begins
 
