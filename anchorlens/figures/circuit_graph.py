@@ -61,7 +61,8 @@ def plot_circuit(
         top: Largest number of edges to draw: those with the largest effects.
         title: Title. If None, made from the circuit.
         theme: ``light`` or ``dark``.
-        width: Width in pixels. If None, that of the page.
+        width: Width in pixels. If None, 900. Boxes have a size in pixels, so the figure does not
+            stretch with the page.
 
     Returns:
         Figure.
@@ -126,7 +127,7 @@ def plot_circuit(
             "pad": {"t": 20},
         },
         height=round(drawing.height + _TOP + _BOTTOM),
-        width=width,
+        width=width or _WIDTH,
         margin={"t": _TOP, "b": _BOTTOM, "l": _LEFT, "r": _RIGHT},
         annotations=[
             *(_square(port) for port in drawing.ports),

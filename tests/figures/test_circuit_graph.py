@@ -222,6 +222,7 @@ def test_themes_and_width():
     dark = plot_circuit(make_circuit(), theme="dark", width=700)
     assert lines(dark)["a4.h2 -> logits"].line.color == lighten(POSITIVE)
     assert dark.layout.width == 700
+    assert plot_circuit(make_circuit()).layout.width == 900  # edges would miss their boxes
     assert dark.layout.xaxis.range[1] < 700
     boxes, _ = notes(dark)
     assert boxes["m0"].bgcolor == dark.layout.paper_bgcolor != "white"
