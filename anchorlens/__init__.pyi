@@ -13,6 +13,7 @@ from .errors import (
     RunError,
 )
 from .figures.choose_figure import plot_heatmap
+from .figures.circuit_graph import plot_circuit
 from .figures.curves import plot_curves
 from .figures.diagnostics import plot_pathway_sizes, plot_probe_auc
 from .figures.export import save_figure, save_html
@@ -131,6 +132,7 @@ __all__ = [
     "patch_tokens_sweep",
     "patching",
     "plan_study",
+    "plot_circuit",
     "plot_curves",
     "plot_heatmap",
     "plot_pathway_sizes",
