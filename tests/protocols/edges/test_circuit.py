@@ -1,6 +1,7 @@
 """Circuits: selection, stability, faithfulness, ACDC, effects of heads, files, bad input."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from anchorlens.engine.edges.graph import Graph
 from anchorlens.engine.metrics import LOGIT_DIFF
 from anchorlens.errors import DataError, EmptySweepError, InputError
 from anchorlens.models.adapt import adapt
+from anchorlens.protocols.edges import circuit_pairs
 from anchorlens.protocols.edges.circuit_pairs import CircuitPairs
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from anchorlens.protocols.edges.head_effects import measure_heads
@@ -316,6 +318,22 @@ def test_a_model_whose_graph_is_wrong_is_refused(sweep, tiny_model, monkeypatch)
     monkeypatch.setattr(circuits.CircuitRuns, "_attention", lambda *args: 1.5 * right(*args))
     with pytest.raises(InputError, match="whole graph gives"):
         sweep.circuit(10).faithfulness(tiny_model("llama"), pairs_of(2), **QUIET)
+
+
+def test_rounding_may_turn_some_pairs_of_a_metric_in_steps(sweep, tiny_model):
+    """A few pairs warn; more than half are a fault, and so is one pair of a named metric."""
+    opened = sweep.circuit(10)._open(
+        tiny_model("llama"), pairs_of(4), None, "patching", progress=False
+    )
+    clean = opened.whole + np.array([5.0, 0, 0, 0])
+    turned = replace(opened, clean=clean)
+    with pytest.warns(UserWarning, match="In 1 of 4 pairs"):
+        circuit_pairs._check_whole_graph(turned, torch.float32, in_steps=True)
+    with pytest.raises(InputError, match="whole graph gives"):
+        circuit_pairs._check_whole_graph(turned, torch.float32, in_steps=False)
+    far = replace(opened, clean=opened.whole + 5.0)
+    with pytest.raises(InputError, match="whole graph gives"):
+        circuit_pairs._check_whole_graph(far, torch.float32, in_steps=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
