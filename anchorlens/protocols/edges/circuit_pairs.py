@@ -124,6 +124,11 @@ def open_pairs(
             f"ablation={ablation!r}: must be {' or '.join(map(repr, ABLATIONS))}.",
             argument="ablation",
         )
+    if callable(metric):
+        raise InputError(
+            "metric: circuits take named metrics: 'logit_diff', 'prob', 'logprob' or 'kl'.",
+            argument="metric",
+        )
     lens = as_lens_model(model, progress=show)
     adapter = adapt(lens)
     data = pairs if isinstance(pairs, PairData) else load_pairs(pairs)
