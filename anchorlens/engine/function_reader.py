@@ -169,9 +169,15 @@ class FunctionReader:
             places += call.places
         return replace(self, places=tuple(places))
 
+    def of_any_states(self) -> "FunctionReader":
+        """Return the reader for states of any runs: no value is missed, and the first cell need not
+        be the unpatched one.
+        """
+        return replace(self.everywhere(), unpatched=None)
+
     def plain(self) -> "FunctionReader":
         """Return the reader that computes all logits of every cell, for the reference engine."""
-        return replace(self.everywhere(), is_plain=True, unpatched=None)
+        return replace(self.of_any_states(), is_plain=True)
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells read d_model"]) -> Metrics:

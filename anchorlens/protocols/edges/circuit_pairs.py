@@ -10,6 +10,7 @@ import torch
 
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, Masks
 from anchorlens.engine.edges.graph import Graph
+from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.hooked_passes import full_reader, measure
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.models.adapt import adapt
@@ -124,11 +125,6 @@ def open_pairs(
             f"ablation={ablation!r}: must be {' or '.join(map(repr, ABLATIONS))}.",
             argument="ablation",
         )
-    if callable(metric):
-        raise InputError(
-            "metric: circuits take named metrics: 'logit_diff', 'prob', 'logprob' or 'kl'.",
-            argument="metric",
-        )
     lens = as_lens_model(model, progress=show)
     adapter = adapt(lens)
     data = pairs if isinstance(pairs, PairData) else load_pairs(pairs)
@@ -156,6 +152,8 @@ def open_pairs(
         for pair, rows in zip(own, ablations, strict=True):
             assert pair.source is not None  # every pair has two prompts
             reader = reading.reader([pair.target], [pair.base.id])
+            if isinstance(reader, FunctionReader):
+                reader = reader.of_any_states()
             runs.append(
                 CircuitRuns(adapter, graph, pair.source.ids, rows, reader, metric=reading.name)
             )

@@ -113,6 +113,50 @@ def test_faithfulness_goes_from_the_corrupted_to_the_clean_metric(sweep, tiny_mo
     assert "20" in str(one)
 
 
+def test_a_metric_function_is_measured_in_every_circuit(sweep, tiny_model):
+    """The same numbers as by the named metric, whichever circuit is run first."""
+    model = tiny_model("llama")
+    pairs = al.load_pairs(
+        [
+            {"clean": pair.clean, "corrupted": pair.corrupted, "answer": "e", "wrong": "a"}
+            for pair in pairs_of(4).pairs
+        ]
+    )
+    (token,) = model.to_tokens("e", prepend_bos=False)[0]
+
+    def log_p(logits):
+        return logits[0, -1].log_softmax(-1)[token]
+
+    circuit = sweep.circuit(60)
+    masks = circuit.graph.masks(
+        [circuit.graph.edges(circuit.graph.senders, circuit.graph.receivers), circuit.edges, []]
+    )
+    named, own = (
+        circuit._open(model, pairs, metric, "patching", progress=False)
+        for metric in ("logprob", log_p)
+    )
+    assert own.clean == pytest.approx(named.clean, abs=1e-5)
+    for some in (masks, masks.flip(0)):
+        values = named.values(some)
+        assert own.values(some) == pytest.approx(values, abs=1e-5)
+        assert np.ptp(values, axis=1).min() > 1e-3
+
+
+def test_a_metric_function_may_read_what_it_did_not_read_before(tiny_model):
+    """A position that a function reads in some circuits only is there in all."""
+    model = tiny_model("llama")
+
+    def wander(logits):
+        position = int(logits[0, -1].argmax()) % logits.shape[1]
+        return logits[0, position, 3]
+
+    opened = circuit_pairs.open_pairs(model, pairs_of(6), metric=wander)
+    graph = opened.graph
+    everything = graph.edges(graph.senders, graph.receivers)
+    sizes = (0, 50, 200, 400, len(everything))
+    assert np.isfinite(opened.values(graph.masks([everything[:n] for n in sizes]))).all()
+
+
 def test_connected_edges_compute_the_same(sweep, tiny_model):
     circuit = sweep.circuit(40)
     fewer = circuit.prune()
