@@ -1,46 +1,62 @@
 """Score circuits of SmolLM2 that several methods select, on pairs that selected none of them.
 
-    python benchmarks/circuit_scores.py --task ioi
+    python benchmarks/circuit_scores.py --task ioi --data ioi.csv
     python benchmarks/circuit_scores.py --task agreement --data agreement_nounpp.jsonl
 
-Every edge of the model is scored on ``--find`` pairs: by attribution (EAP), integrated gradients
-(EAP-IG, 5 steps), and exactly with everything behind the receiver frozen; ``random`` ranks them at
-random. The circuits of the first third of these pairs and of all of them run on ``--score`` other
-pairs. Prints CPR, CMD and stability, each with intervals over clusters of pairs where it has one.
+Every edge of the model is scored by attribution (EAP) and integrated gradients (EAP-IG, 5 steps).
+The best ``--exact`` edges of each are measured exactly, everything behind the receiver running
+(``flow``), in both directions; edges that are not measured follow in the order of EAP-IG:
+
+- exact: an edge's clean contribution in the corrupted run;
+- exact, clean run: an edge's corrupted contribution in the clean run, where other edges may back it
+  up;
+- exact, both: the mean of the two, which is single at each end of the path that EAP-IG follows.
+
+``random`` ranks edges at random. Circuits of the first third of the ``--find`` pairs and of all of
+them run on ``--score`` other pairs. Prints CPR, CMD and faithfulness of small circuits with
+intervals over clusters of pairs, and the share of edges that two resamples of whole clusters have
+in common. At the end: what later layers repair of the direct effects of heads (``--repair`` pairs).
 """
 
 import argparse
+import csv
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import anchorlens as al
-from anchorlens.prompts.pairs import PairData
-from anchorlens.protocols.edges.circuit_pairs import open_pairs
+from anchorlens.engine.edges.graph import Edge
+from anchorlens.protocols.edges.circuit_pairs import CircuitPairs, open_pairs
 from anchorlens.protocols.edges.faithfulness import SHARES, score_circuits
+from anchorlens.protocols.edges.head_effects import measure_heads
 from anchorlens.protocols.edges.select_edges import rank
 
-METHODS = {
-    "EAP": {"method": "attribution"},
-    "EAP-IG": {"method": "attribution_ig", "steps": 5},
-    "exact, frozen": {"method": "exact", "downstream": "freeze"},
-}
+Scores = Mapping[Edge, float]
+QUIET: dict[str, Any] = {"controls": "none", "n_spot_checks": 0, "progress": False}
+EAP = {"method": "attribution"}
+EAP_IG = {"method": "attribution_ig", "steps": 5}
+# Sizes whose faithfulness is printed: 0.2, 0.5, 1 and 2 % of all edges.
+SMALL = (1, 2, 3, 4)
 
 
 def rows_of(task: str, data: str | None) -> list[dict[str, str]]:
     """Return the pairs of a task."""
-    if task == "ioi":
+    if task == "ioi" and data is None:
         return [
             {name: getattr(pair, name) for name in ("clean", "corrupted", "answer", "wrong")}
             for pair in al.load_pairs("ioi-pairs").pairs
         ]
     if data is None:
         raise SystemExit("--data: a file with clean_prefix, patch_prefix and the two answers.")
-    found = [json.loads(line) for line in Path(data).read_text(encoding="utf8").splitlines()]
+    text = Path(data).read_text(encoding="utf8")
+    if task == "ioi":
+        return [_exchanged_names(row) for row in csv.DictReader(text.splitlines())]
+    found = [json.loads(line) for line in text.splitlines()]
     return [
         {
             "clean": row["clean_prefix"],
@@ -50,6 +66,18 @@ def rows_of(task: str, data: str | None) -> list[dict[str, str]]:
         }
         for row in found
     ]
+
+
+def _exchanged_names(row: Mapping[str, str]) -> dict[str, str]:
+    """Return a pair whose corrupted prompt has the other of the two names as giver."""
+    changed = zip(row["clean"].split(), row["corrupted_hard"].split(), strict=True)
+    ((giver, other),) = [(a, b) for a, b in changed if a != b]
+    return {
+        "clean": row["clean"],
+        "corrupted": row["corrupted_hard"],
+        "answer": f" {other}",
+        "wrong": f" {giver}",
+    }
 
 
 def usable(model: object, rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -67,14 +95,69 @@ def usable(model: object, rows: Sequence[dict[str, str]]) -> list[dict[str, str]
     return found
 
 
+def measure(
+    model: object, pairs: Sequence[dict[str, str]], n: int, **options: Any
+) -> tuple[Scores, float, float]:
+    """Return the score of every measured edge, the overlap of the best ``n`` in resamples, and CPU
+    seconds.
+    """
+    start = time.process_time()
+    sweep = al.edge_sweep(model, al.load_pairs(list(pairs)), **options, **QUIET)
+    seconds = time.process_time() - start
+    circuit = sweep.circuit(n)
+    return circuit.scores, circuit.overlap, seconds
+
+
+def rank_measured(exact: Scores, others: Scores) -> list[Edge]:
+    """Rank measured edges, then the others."""
+    return rank(exact) + [edge for edge in rank(others) if edge not in exact]
+
+
+def show(
+    name: str,
+    n: int,
+    ranked: Sequence[Edge],
+    opened: CircuitPairs,
+    *,
+    overlap: float | None = None,
+    seconds: float | None = None,
+) -> None:
+    """Print the row of a method."""
+    sizes = [max(1, round(share * len(ranked))) for share in SHARES]
+    found = score_circuits(
+        opened,
+        [ranked[:size] for size in sizes],
+        ablation="patching",
+        n_edges=len(ranked),
+        with_rest=False,
+    )
+    table = found.table().iloc[list(SMALL)]
+    small = [f"{row.faithfulness:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in table.itertuples()]
+    cells = [name, str(n or ""), str(found.cpr), str(found.cmd), *small]
+    cells.append("" if overlap is None else f"{overlap:.2f}")
+    cells.append("" if seconds is None else f"{seconds:.0f}")
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def show_repair(opened: CircuitPairs) -> None:
+    """Print how much of the direct effects of heads later layers repair."""
+    found = measure_heads(opened, "heads", joint=8)
+    singles = found.singles[found.singles["direct_low"] > 0]
+    repaired = singles[singles["repaired_low"] > 0]
+    print(f"\n{len(singles)} heads with a direct effect above 0, {len(repaired)} of them repaired")
+    print(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", choices=("ioi", "agreement"), default="ioi")
-    parser.add_argument("--data", default=None, help="file of the pairs of agreement")
-    parser.add_argument("--find", type=int, default=18, help="pairs to find circuits on")
-    parser.add_argument("--score", type=int, default=30, help="other pairs to score them on")
+    parser.add_argument("--data", default=None, help="file of pairs")
+    parser.add_argument("--find", type=int, default=30, help="pairs to find circuits on")
+    parser.add_argument("--score", type=int, default=100, help="other pairs to score them on")
+    parser.add_argument("--exact", type=int, default=1000, help="best edges of EAP and of EAP-IG")
+    parser.add_argument("--repair", type=int, default=20, help="pairs for effects of heads")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -84,49 +167,36 @@ def main() -> None:
     random.Random(0).shuffle(rows)
     find, others = rows[: args.find], rows[args.find : args.find + args.score]
     opened = open_pairs(model, al.load_pairs(others))
-    n_edges = len(opened.graph.edges(opened.graph.senders, opened.graph.receivers))
-    sizes = [max(1, round(share * n_edges)) for share in SHARES]
-    print(f"{args.task}: {len(rows)} usable pairs, {len(find)} to find, {len(others)} to score")
-    print("| method | pairs | CPR | CMD | at 1 % | stability of the 1 % | CPU s to find |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
     edges = list(opened.graph.edges(opened.graph.senders, opened.graph.receivers))
+    one_percent = round(0.01 * len(edges))
+    print(f"{args.task}: {len(rows)} usable pairs, {len(find)} to find, {len(others)} to score")
+    head = "method | pairs | CPR | CMD | 0.2 % | 0.5 % | 1 % | 2 % | overlap | CPU s to find"
+    print(f"| {head} |\n|---|{'---:|' * 9}", flush=True)
     random.Random(1).shuffle(edges)
-    _show("random", 0, [edges[:n] for n in sizes], opened, n_edges, "", 0.0)
-    for name, options in METHODS.items():
-        for n in (len(find) // 3, len(find)):
-            start = time.process_time()
-            pairs: PairData = al.load_pairs(find[:n])
-            sweep = al.edge_sweep(
-                model, pairs, controls="none", n_spot_checks=0, progress=False, **options
-            )
-            seconds = time.process_time() - start
-            circuit = sweep.circuit(sizes[3])
-            ranked = rank(circuit.scores)
-            told = f"{circuit.overlap:.2f}"
-            _show(name, n, [ranked[:size] for size in sizes], opened, n_edges, told, seconds)
+    show("random", 0, edges, opened)
+    for n in (len(find) // 3, len(find)):
+        pairs = find[:n]
+        eap, overlap, seconds = measure(model, pairs, one_percent, **EAP)
+        show("EAP", n, rank(eap), opened, overlap=overlap, seconds=seconds)
+        ig, overlap, seconds_ig = measure(model, pairs, one_percent, **EAP_IG)
+        show("EAP-IG", n, rank(ig), opened, overlap=overlap, seconds=seconds_ig)
+        best = dict.fromkeys((*rank(eap)[: args.exact], *rank(ig)[: args.exact]))
+        names = [edge.name for edge in best]
+        top = min(one_percent, len(names))
+        restored, overlap, cost = measure(model, pairs, top, edges=names, method="exact")
+        label = f"exact, best {len(names):,}"
+        total = seconds + seconds_ig + cost
+        show(label, n, rank_measured(restored, ig), opened, overlap=overlap, seconds=total)
+        lost, overlap, cost = measure(
+            model, pairs, top, edges=names, method="exact", direction="noising"
+        )
+        total += cost
+        show(f"{label}, clean run", n, rank_measured(lost, ig), opened, overlap=overlap)
+        both = {edge: (restored[edge] - lost[edge]) / 2 for edge in restored}
+        show(f"{label}, both", n, rank_measured(both, ig), opened, seconds=total)
+    if args.repair:
+        show_repair(open_pairs(model, al.load_pairs(find[: args.repair])))
     print(f"{time.process_time() - started:.0f} CPU seconds in all")
-
-
-def _show(
-    name: str,
-    n: int,
-    circuits: Sequence[Sequence[object]],
-    opened: object,
-    n_edges: int,
-    stability: str,
-    seconds: float,
-) -> None:
-    """Print the row of a method."""
-    found = score_circuits(
-        opened,  # pyright: ignore[reportArgumentType]
-        circuits,  # pyright: ignore[reportArgumentType]
-        ablation="patching",
-        n_edges=n_edges,
-        with_rest=False,
-    )
-    at = found.table().iloc[3]
-    one = f"{at['faithfulness']:.2f} [{at['low']:.2f}, {at['high']:.2f}]"
-    print(f"| {name} | {n} | {found.cpr} | {found.cmd} | {one} | {stability} | {seconds:.0f} |")
 
 
 if __name__ == "__main__":
