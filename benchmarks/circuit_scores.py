@@ -41,7 +41,7 @@ QUIET: dict[str, Any] = {"controls": "none", "n_spot_checks": 0, "progress": Fal
 EAP = {"method": "attribution"}
 EAP_IG = {"method": "attribution_ig", "steps": 5}
 # Sizes whose faithfulness is printed: 0.2, 0.5, 1 and 2 % of all edges.
-SMALL = (1, 2, 3, 4)
+SMALL = [1, 2, 3, 4]
 
 
 def rows_of(task: str, data: str | None) -> list[dict[str, str]]:
@@ -131,8 +131,10 @@ def show(
         n_edges=len(ranked),
         with_rest=False,
     )
-    table = found.table().iloc[list(SMALL)]
-    small = [f"{row.faithfulness:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in table.itertuples()]
+    table = found.table().iloc[SMALL]
+    small = [
+        f"{row.faithfulness:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in table.itertuples()
+    ]
     cells = [name, str(n or ""), str(found.cpr), str(found.cmd), *small]
     cells.append("" if overlap is None else f"{overlap:.2f}")
     cells.append("" if seconds is None else f"{seconds:.0f}")
