@@ -12,6 +12,7 @@ from anchorlens.constants import DIFFERENCE, POINTS
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.loading.load_run import results_of
+from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.results.claims import level_of
 from anchorlens.results.clusters_text import cluster_note
 from anchorlens.results.comparison import Comparison
@@ -59,7 +60,8 @@ def compare(
         Differences, second minus first, of effects averaged over donors; without controls.
 
     Raises:
-        InputError: If the runs share no sweep or no row, or lack the metric.
+        InputError: If the runs share no sweep or no row, lack the metric, or one of them has exact
+            effects and the other estimates of them.
     """
     least = as_int(n_resamples)
     if least is None or least < 2:
@@ -68,6 +70,8 @@ def compare(
             argument="n_resamples",
         )
     pairs = _paired(_sweeps(first), _sweeps(second))
+    for one, other in pairs:
+        _check_methods(one, other)
     metric = metric or leading_metric(pairs[0][0].samples(all_columns=True))
     made = [_difference(a, b, metric, least, seed, level_of(len(pairs))) for a, b in pairs]
     tables = pd.concat([table for table, _, _ in made], ignore_index=True)
@@ -111,6 +115,20 @@ def _paired(
             " of each."
         )
     return pairs
+
+
+def _check_methods(first: SweepResult, second: SweepResult) -> None:
+    """Raise InputError if one sweep has exact effects and the other estimates of them: their
+    difference is the error of the estimate, not an effect.
+    """
+    both = [one for one in (first, second) if isinstance(one, PatchResult)]
+    if len({one.is_estimate for one in both}) > 1:
+        methods = " and ".join(repr(one.method) for one in both)
+        raise InputError(
+            f"compare: the runs have method={methods}, so their difference is the error of an"
+            " estimate. Use al.compare_methods(exact, estimate), or compare runs of one method.",
+            argument="second",
+        )
 
 
 def _difference(

@@ -239,9 +239,10 @@ def screen_edges(
 
 
 def _effects(result: EdgeResult) -> dict[str, float]:
-    """Return the mean effect of each edge."""
-    table = result.table(control=False)
-    return dict(zip(table["edge"], table["effect"], strict=True))
+    """Return the mean effect of each edge, without the bands of a table."""
+    samples = result.samples(all_columns=True)
+    own = samples[samples["control"] == "none"]
+    return own.groupby("anchor", sort=False)["effect"].mean().to_dict()
 
 
 def _plan_screen(

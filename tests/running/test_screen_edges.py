@@ -1,5 +1,7 @@
 """A screen of edges states how many it missed at most."""
 
+import time
+
 import pytest
 
 import anchorlens as al
@@ -79,3 +81,19 @@ def test_the_cost_is_planned_before_anything_is_measured(tiny_model, monkeypatch
     monkeypatch.setattr("anchorlens.running.screen_edges.edge_sweep", measure)
     with pytest.raises(StopHereError):
         al.screen_edges(model, pairs_of(2), on_plan=stop, **OPTIONS)
+
+
+@pytest.mark.parametrize("receivers", ["logits", "all"])
+def test_the_planned_time_counts_what_few_edges_cost(tiny_model, receivers):
+    """Passes over single rows, checks and tables take most of the time of a small screen."""
+    started: list[float] = []
+    planned: list[float] = []
+
+    def note(plan):
+        planned.append(plan.seconds)
+        started.append(time.process_time())
+
+    options = {"top": 10, "audit": 20, "receivers": receivers, "progress": False}
+    al.screen_edges(tiny_model("llama"), pairs_of(4), on_plan=note, **options)
+    taken = time.process_time() - started[0]
+    assert 1 / 3 < planned[0] / taken < 4

@@ -1,16 +1,38 @@
 """Cost of the effects of edges."""
 
+import time
 from collections.abc import Sequence
+
+import torch
 
 from anchorlens.engine.cost import rows_bytes, rows_flops
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import LOGITS, MLP, Edge
+from anchorlens.engine.edges.row_states import embed_row, run_block
+from anchorlens.models.adapter import Adapter
 from anchorlens.models.shape import Shape
 
 # Bytes of a float32.
 _FLOAT = 4
 # Forward and backward pass, in forward passes.
 _WITH_BACKWARD = 3
+# Passes over single rows of a unit of exact effects: the final stream, target and source, and the
+# clean pass of the engine.
+_PASSES_OF_EXACT = 4
+# Of an attribution: target and source, and the metric before; of each gradient, beside the backward
+# pass, whose products are the same.
+_PASSES_OF_ATTRIBUTION, _PASSES_OF_GRADIENT = 3, 2
+# Of an effect by hooks: before, both contributions, and three passes with the change.
+_PASSES_OF_CHECK = 6
+# Of a sweep: those that choose the engine, and their checks.
+PASSES_OF_SWEEP = 4
+# Seconds of a sample beside the passes: its product with the gradient, its row, the sorting of the
+# table (measured: 40 microseconds).
+SAMPLE_SECONDS = 4e-5
+# Seconds of a sweep beside passes and samples: tokens, files, statistics (measured: 0.2 to 0.3).
+SWEEP_SECONDS = 0.25
+# Runs of a block that are timed.
+_TIMED = 6
 
 
 def edge_flops(
@@ -47,6 +69,42 @@ def edge_flops(
     if not frozen:
         total += sum(_flops_behind(shape, edge, prompts, end, mlp) for edge in edges)
     return total
+
+
+def single_passes(n_gradients: int = 0) -> int:
+    """Return the number of passes over single rows that some edges of a pair take, however few they
+    are; ``n_gradients`` as in :func:`edge_flops`.
+    """
+    if not n_gradients:
+        return _PASSES_OF_EXACT
+    return _PASSES_OF_ATTRIBUTION + _PASSES_OF_GRADIENT * n_gradients
+
+
+def check_passes(n_checks: int, n_gradients: int = 0) -> int:
+    """Return the number of passes over single rows of spot checks; ``n_gradients`` as in
+    :func:`edge_flops`.
+    """
+    return n_checks * (single_passes(n_gradients) if n_gradients else _PASSES_OF_CHECK)
+
+
+@torch.no_grad()
+def time_single_pass(adapter: Adapter, ids: tuple[int, ...]) -> float:
+    """Measure the seconds of a pass over one row, from its first block.
+
+    The products of a few tokens reach a small share of the rate of large ones.
+    """
+    # On a CPU the time of this thread: other processes do not count.
+    clock = time.thread_time if adapter.device.type == "cpu" else time.perf_counter
+    x = embed_row(adapter, ids)
+    best = float("inf")
+    with adapter.blocks().load(0) as block:
+        block.reserve(len(ids) - 1)
+        x = x.to(block.device)
+        for _ in range(_TIMED):  # the first one warms up
+            started = clock()
+            run_block(block, x).post.sum().item()
+            best = min(best, clock() - started)
+    return adapter.n_layers * best
 
 
 def _flops_behind(shape: Shape, edge: Edge, prompts: EdgePrompts, end: int, mlp: float) -> float:

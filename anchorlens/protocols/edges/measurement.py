@@ -11,7 +11,16 @@ import torch
 from typing_extensions import override
 
 from anchorlens.engine.edges.attribution import attribution_scores
-from anchorlens.engine.edges.edge_cost import edge_flops, peak_bytes
+from anchorlens.engine.edges.edge_cost import (
+    PASSES_OF_SWEEP,
+    SAMPLE_SECONDS,
+    SWEEP_SECONDS,
+    check_passes,
+    edge_flops,
+    peak_bytes,
+    single_passes,
+    time_single_pass,
+)
 from anchorlens.engine.edges.exact import edge_values
 from anchorlens.engine.edges.graph import Edge
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
@@ -97,20 +106,22 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
         units: list[EdgeUnit] = []
         flops: list[float] = []
         most = 0
+        n_gradients = 0
+        if spec.method != EXACT:
+            n_gradients = spec.steps if spec.method == ATTRIBUTION_IG else 1
         for pair in inputs.pairs:
             reads = inputs.reading.positions(pair.target, pair.base.id)
             for place in pair.placements:
                 prompts = prompts_of(pair, place)
                 for start in range(0, len(edges), size):
                     some = edges[start : start + size]
-                    steps = spec.steps if spec.method == ATTRIBUTION_IG else 1
                     flops.append(
                         edge_flops(
                             shape,
                             prompts,
                             some,
                             end=max(reads) + 1,
-                            n_gradients=0 if spec.method == EXACT else steps,
+                            n_gradients=n_gradients,
                             frozen=spec.downstream == "freeze",
                         )
                     )
@@ -127,6 +138,15 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
             width=inputs.max_tokens,
             checks=spec.n_spot_checks,
         )
+        longest = max((pair.target.ids for pair in inputs.pairs), key=len)
+        n_passes = PASSES_OF_SWEEP + len(inputs.own_pairs)
+        n_passes += len(units) * single_passes(n_gradients)
+        n_passes += check_passes(cost.checks, n_gradients)
+        seconds = n_passes * time_single_pass(engine.adapter, longest)
+        seconds += SWEEP_SECONDS + SAMPLE_SECONDS * cells
+        if not n_gradients:  # otherwise all work is in these passes
+            seconds += cost.seconds
+        cost = replace(cost, seconds=max(cost.seconds, seconds))
         return Plan(tuple(units), cost, "edge", engine.adapter.device)
 
     @override

@@ -290,6 +290,19 @@ def test_methods_are_compared_with_the_exact_effects(tiny_model):
         al.compare_methods(fast_one, exact)
 
 
+def test_an_estimate_is_not_tested_against_a_measurement(tiny_model):
+    options = {"senders": "a1.*,m1", "receivers": "logits"}
+    exact = sweep(tiny_model("llama"), **options)
+    estimate = sweep(tiny_model("llama"), method="attribution", **options)
+    integrated = sweep(tiny_model("llama"), method="attribution_ig", **options)
+    for one, other in ((exact, estimate), (integrated, exact)):
+        with pytest.raises(InputError, match="al.compare_methods"):
+            al.compare(one, other)
+    for one, other in ((exact, exact), (estimate, integrated)):
+        table = al.compare(one, other).table()
+        assert len(table) == len(exact.anchors)
+
+
 def test_too_few_pairs_for_many_edges_are_said_before_measuring(tiny_model):
     with pytest.warns(UserWarning, match="edges share one simultaneous band over 12 groups"):
         sweep(tiny_model("llama"), pairs_of(12), method="attribution")
