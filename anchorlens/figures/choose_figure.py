@@ -3,11 +3,13 @@ roles for others.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import plotly.graph_objects as go
 
+from anchorlens.constants import ALL_PLACES
 from anchorlens.errors import InputError
+from anchorlens.figures.circuit_graph import MOST_EDGES, plot_circuit
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.diagnostics import plot_role_heatmap
 from anchorlens.figures.edge_heatmap import plot_edges
@@ -17,6 +19,9 @@ from anchorlens.loading.load_run import results_of
 from anchorlens.protocols.edges.edge_result import EdgeResult
 from anchorlens.protocols.patch.patch_result import PatchResult
 from anchorlens.results.sweep import SweepResult
+
+# Width of a circuit in a report: whole in a window of 700 pixels.
+_CIRCUIT_WIDTH = 660
 
 
 def main_figure(results: Sequence[SweepResult], *, with_controls: bool = False) -> go.Figure:
@@ -39,13 +44,21 @@ def main_figure(results: Sequence[SweepResult], *, with_controls: bool = False) 
     return plot_curves(results, controls=with_controls, contrasts=with_controls)
 
 
-def report_figures(
-    results: Sequence[SweepResult],
-) -> list[tuple[go.Figure, list[SweepResult]]]:
+class ReportFigure(NamedTuple):
+    """Figure of a report, and the results that it shows."""
+
+    figure: go.Figure
+    results: list[SweepResult]
+    kind: str = "effect"
+    text: str = ""
+    """Sentence above the figure; empty if the section's own is enough."""
+
+
+def report_figures(results: Sequence[SweepResult]) -> list[ReportFigure]:
     """Return the figures of a report with the results that each shows; every result is in one.
 
     Curves share a figure where they can, and so do the heatmaps of patch sweeps; else each result
-    has its own.
+    has its own. Behind the heatmap of an edge sweep over all positions is its circuit.
     """
     curves: list[SweepResult] = []
     grids: list[SweepResult] = []
@@ -55,13 +68,31 @@ def report_figures(
             edges.append(one)
         else:
             (grids if isinstance(one, PatchResult) else curves).append(one)
-    found: list[tuple[go.Figure, list[SweepResult]]] = []
+    found: list[ReportFigure] = []
     for group in filter(None, (curves, grids, *([one] for one in edges))):
         try:
-            found.append((main_figure(group, with_controls=True), group))
+            found.append(ReportFigure(main_figure(group, with_controls=True), group))
         except InputError:
-            found += [(main_figure([one], with_controls=True), [one]) for one in group]
+            alone = (ReportFigure(main_figure([one], with_controls=True), [one]) for one in group)
+            found.extend(alone)
+        if isinstance(group[0], EdgeResult) and group[0].places == (ALL_PLACES,):
+            found.append(_circuit_figure(group[0]))
     return found
+
+
+def _circuit_figure(result: EdgeResult) -> ReportFigure:
+    """Return the drawing of the edges with the largest effects, with their bands."""
+    table = result.table(control=False)
+    circuit = result.circuit(min(MOST_EDGES, len(table)))
+    n = len(circuit.edges)
+    plural = "s" * (n > 1)
+    text = (
+        f"The {n} measured edge{plural} with the largest mean effect{plural}, lower layers at the"
+        " bottom: an arrow is what one part adds to the residual stream and another part reads,"
+        " and its opacity is the share of resamples that select it."
+    )
+    figure = plot_circuit(circuit, bands=table, width=_CIRCUIT_WIDTH)
+    return ReportFigure(figure, [result], "circuit", text)
 
 
 def are_grids(results: Sequence[Any]) -> TypeGuard[Sequence[PatchResult]]:

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
 from anchorlens.display import as_int, minus, short_repr
@@ -30,18 +31,22 @@ from anchorlens.results.vocabulary import metric_name, unit_words
 
 # Colours of the diverging palette "RdBu" of the heatmaps, one step from its ends.
 POSITIVE, NEGATIVE = "#2166ac", "#b2182b"
+MOST_EDGES = 60
 _UNKNOWN = "#888888"  # an edge without an effect
 _FAINT, _GREY = "#e6e6e6", "#bbbbbb"
 _WIDEST, _THINNEST = 9.0, 0.8
 _LEAST_OPACITY = 0.25
 _WIDTH, _HEIGHT = 900, 900
+# Edge -> lower and upper limit.
+_Bands = Mapping[str, tuple[float, float]]
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 92, 44
 
 
 def plot_circuit(
     circuit: Circuit,
     *,
-    top: int = 60,
+    top: int = MOST_EDGES,
+    bands: pd.DataFrame | None = None,
     title: str | None = None,
     theme: str = "light",
     width: int | None = None,
@@ -50,7 +55,8 @@ def plot_circuit(
     and an arrow for each edge.
 
     Examples:
-        >>> al.plot_circuit(edges.circuit(top=60).connected())  # doctest: +SKIP
+        >>> al.plot_circuit(edges.circuit(top=60).prune())  # doctest: +SKIP
+        >>> al.plot_circuit(edges.circuit(), bands=edges.table())  # doctest: +SKIP
 
     The width of an edge is the size of its effect, the colour its sign, and the opacity its
     stability. Edges end at the q, k or v of a head. Heads that share a key/value head have one
@@ -59,6 +65,8 @@ def plot_circuit(
     Args:
         circuit: Circuit to draw.
         top: Largest number of edges to draw: those with the largest effects.
+        bands: Table of the edge sweep, whose ``sim_low`` and ``sim_high`` stand beside the effects.
+            If None, effects have no band.
         title: Title. If None, made from the circuit.
         theme: ``light`` or ``dark``.
         width: Width in pixels. If None, 900. Boxes have a size in pixels, so the figure does not
@@ -68,7 +76,8 @@ def plot_circuit(
         Figure.
 
     Raises:
-        InputError: If ``circuit`` is no circuit or has no edges, or ``top`` is not positive.
+        InputError: If ``circuit`` is no circuit or has no edges, ``top`` is not positive, or
+            ``bands`` lacks its columns.
     """
     if not isinstance(circuit, Circuit):
         raise InputError(
@@ -83,19 +92,20 @@ def plot_circuit(
         )
     if not circuit.edges:
         raise InputError(
-            "circuit: it has no edges. Select more edges, or draw it before connected() drops"
-            " those that are on no path from the embedding to the logits.",
+            "circuit: it has no edges. Select more edges, or draw it before prune() drops those"
+            " that are on no path from the embedding to the logits.",
             argument="circuit",
         )
     check_width(width)
+    known = _known_bands(bands)
     edges = sorted(circuit.edges, key=lambda edge: -_size(circuit, edge))[:number]
     inner = (width or _WIDTH) - _LEFT - _RIGHT
     drawing = place_circuit(circuit.graph, edges, width=inner, most=_HEIGHT - _TOP - _BOTTOM)
     largest = max(_size(circuit, edge) for edge in edges) or 1.0
     figure = NotebookFigure()
     for line in reversed(drawing.lines):  # the largest effects are above
-        figure.add_trace(_path(circuit, line, largest))
-    for heads in _arrow_heads(circuit, drawing.lines, largest):
+        figure.add_trace(_path(circuit, line, largest, known))
+    for heads in _arrow_heads(circuit, drawing.lines, largest, known):
         figure.add_trace(heads)
     for entry in _legend(circuit, edges, largest):
         figure.add_trace(entry)
@@ -134,11 +144,30 @@ def plot_circuit(
             *(_node(box, circuit, edges) for box in drawing.boxes),
         ],
         shapes=[_frame(frame) for frame in drawing.frames],
-        meta={"caption": _caption(circuit, edges)},
+        meta={"caption": _caption(circuit, edges, known)},
     )
     figure.update_xaxes(visible=False, range=[0, inner], fixedrange=False)
     figure.update_yaxes(_layers(drawing))
     return in_theme(figure, theme)
+
+
+def _known_bands(bands: pd.DataFrame | None) -> _Bands:
+    """Return the band of each edge that has one.
+
+    Raises:
+        InputError: If columns are missing.
+    """
+    if bands is None:
+        return {}
+    columns = ["edge", "sim_low", "sim_high"]
+    if not isinstance(bands, pd.DataFrame) or not set(columns) <= set(bands.columns):
+        raise InputError(
+            f"bands={short_repr(bands)}: has no columns {', '.join(columns)}. Give table() of the"
+            " edge sweep.",
+            argument="bands",
+        )
+    rows = bands[columns].dropna()
+    return {name: (float(low), float(high)) for name, low, high in rows.itertuples(index=False)}
 
 
 def _size(circuit: Circuit, edge: Edge) -> float:
@@ -172,7 +201,7 @@ def _head_size(width: float) -> float:
     return 6 + 1.3 * width
 
 
-def _path(circuit: Circuit, line: Line, largest: float) -> go.Scatter:
+def _path(circuit: Circuit, line: Line, largest: float, bands: _Bands) -> go.Scatter:
     """Return the line of an edge, which ends inside its arrow head."""
     edge = line.edge
     name, colour = _style(_effect(circuit, edge))
@@ -188,11 +217,13 @@ def _path(circuit: Circuit, line: Line, largest: float) -> go.Scatter:
         showlegend=False,
         opacity=_opacity(circuit, edge),
         line={"color": colour, "width": width},
-        hovertemplate=_hover(circuit, edge) + "<extra></extra>",
+        hovertemplate=_hover(circuit, edge, bands) + "<extra></extra>",
     )
 
 
-def _arrow_heads(circuit: Circuit, lines: Sequence[Line], largest: float) -> list[go.Scatter]:
+def _arrow_heads(
+    circuit: Circuit, lines: Sequence[Line], largest: float, bands: _Bands
+) -> list[go.Scatter]:
     """Return the arrow heads, one trace for each sign."""
     by_style: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
@@ -215,18 +246,21 @@ def _arrow_heads(circuit: Circuit, lines: Sequence[Line], largest: float) -> lis
                 "opacity": [_opacity(circuit, line.edge) for line in own],
                 "line": {"width": 0},
             },
-            text=[_hover(circuit, line.edge) for line in own],
+            text=[_hover(circuit, line.edge, bands) for line in own],
             hovertemplate="%{text}<extra></extra>",
         )
         traces.append(trace)
     return traces
 
 
-def _hover(circuit: Circuit, edge: Edge) -> str:
+def _hover(circuit: Circuit, edge: Edge, bands: _Bands) -> str:
     effect = _effect(circuit, edge)
     unit = escape(unit_words(circuit.unit), quote=False)
     parts = [f"{edge.sender.name} → {edge.receiver.name}"]
     parts.append("not measured" if math.isnan(effect) else minus(f"{effect:+.3g} {unit}"))
+    if edge.name in bands:
+        low, high = bands[edge.name]
+        parts.append(minus(f"joint 95 % band: {low:+.3g} to {high:+.3g}"))
     if circuit.stability:
         share = circuit.stability.get(edge, 0.0)
         parts.append(f"selected in {share:.0%} of resamples")
@@ -365,7 +399,7 @@ def _title(heading: str, circuit: Circuit, edges: Sequence[Edge], *, has_frames:
     return "<br>".join([first, *(small.format(escape(line, quote=False)) for line in lines)])
 
 
-def _caption(circuit: Circuit, edges: Sequence[Edge]) -> str:
+def _caption(circuit: Circuit, edges: Sequence[Edge], bands: _Bands) -> str:
     """Return what is drawn, and the meaning of widths, colours and opacities."""
     kinds = Counter(edge.receiver.kind for edge in edges)
     parts = [
@@ -385,6 +419,8 @@ def _caption(circuit: Circuit, edges: Sequence[Edge]) -> str:
         )
     else:
         parts.append("No stability was computed, so all edges are opaque.")
+    if any(edge.name in bands for edge in edges):
+        parts.append("Bands at the edges are simultaneous over all measured edges.")
     if kinds["k"] + kinds["v"] and circuit.graph.n_kv_heads < circuit.graph.n_heads:
         parts.append("Heads in one frame share a key/value head, with one k and one v.")
     return " ".join(parts)

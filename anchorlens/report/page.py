@@ -180,16 +180,19 @@ def _embed_json(value: Any) -> str:
 def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     """Return the figures that show all sweeps, each with a text alternative."""
     found: list[dict[str, Any]] = []
-    for figure, group in report_figures(results):
+    for figure, group, kind, text in report_figures(results):
         names = ", ".join(map(name_of, group))
         axis = "edge" if all(result.has_edges for result in group) else "layer"
         verdicts = [result.verdict for result in group]
+        subject = "Circuit" if kind == "circuit" else f"Effect by {axis}"
         found.append(
             {
                 "json": _embed_json(_in_both_themes(figure)),
                 "height": figure.to_dict()["layout"]["height"],
                 "caption": caption_of(figure),
-                "alt": " ".join([f"Effect by {axis}: {names}.", *verdicts]),
+                "alt": " ".join([f"{subject}: {names}.", *verdicts]),
+                "kind": kind,
+                "text": text,
             }
         )
     return found

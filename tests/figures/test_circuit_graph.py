@@ -4,6 +4,7 @@ import itertools
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import anchorlens as al
@@ -86,6 +87,25 @@ def test_hover_names_edge_effect_and_stability():
     boxes, _ = notes(figure)
     assert boxes["a4.h2"].hovertext == "a4.h2<br>3 edges in, 1 edge out"
     assert boxes["logits"].hovertext == "logits<br>2 edges in"
+
+
+def test_hover_has_the_band_of_an_edge_that_has_one():
+    limits = {"sim_low": [-3.0, None], "sim_high": [1.5, 4.0]}
+    bands = pd.DataFrame({"edge": ["a4.h3 -> logits", "embed -> m0"], **limits})
+    figure = plot_circuit(make_circuit(), bands=bands)
+    hover = {name: trace.hovertemplate for name, trace in lines(figure).items()}
+    text = "a4.h3 → logits<br>−2 logits<br>joint 95 % band: −3 to +1.5"
+    assert {name for name, shown in hover.items() if "band" in shown} == {"a4.h3 -> logits"}
+    assert hover["a4.h3 -> logits"] == f"{text}<extra></extra>"
+    heads = [shown for trace in figure.data for shown in trace.text or ()]
+    assert [shown for shown in heads if "band" in shown] == [text]
+    assert "simultaneous over all measured edges" in caption_of(figure)
+    assert "simultaneous" not in caption_of(plot_circuit(make_circuit()))
+
+
+def test_bands_without_their_columns_are_refused():
+    with pytest.raises(InputError, match="bands=.*sim_low"):
+        plot_circuit(make_circuit(), bands=pd.DataFrame({"edge": ["embed -> m0"]}))
 
 
 def test_edges_end_at_the_q_k_and_v_of_their_head():
