@@ -97,7 +97,7 @@ def plot_circuit(
             argument="circuit",
         )
     check_width(width)
-    known = _known_bands(bands)
+    known = _bands_of(bands)
     edges = sorted(circuit.edges, key=lambda edge: -_size(circuit, edge))[:number]
     inner = (width or _WIDTH) - _LEFT - _RIGHT
     drawing = place_circuit(circuit.graph, edges, width=inner, most=_HEIGHT - _TOP - _BOTTOM)
@@ -151,7 +151,7 @@ def plot_circuit(
     return in_theme(figure, theme)
 
 
-def _known_bands(bands: pd.DataFrame | None) -> _Bands:
+def _bands_of(bands: pd.DataFrame | None) -> _Bands:
     """Return the band of each edge that has one.
 
     Raises:
