@@ -105,7 +105,7 @@ EDGE_BY = ("all", "segment", "position")
 """Positions at which the contributions of a sender are exchanged together."""
 ALL_PLACES = "all"
 """Place of all paired positions together."""
-EDGE_METHODS = ("exact", "attribution", "attribution_ig")
+EDGE_METHODS = ("exact", "attribution", "attribution_ig", "attribution_ig_activations")
 BETWEEN = ("direct", "mlps")
 DOWNSTREAM = ("flow", "freeze")
 EDGE_CONTROLS = ("other_pair",)

@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.edges.activation_attribution import activation_scores
 from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.exact import edge_values
@@ -137,8 +138,8 @@ def _mean_difference(logits: Float[Tensor, "batch pos d_vocab"], *_: object) -> 
 def their_scores(
     model: HookedTransformer, clean: Ids, corrupted: Ids, *, method: str, steps: int = 0
 ) -> Scores:
-    """Return EAP-IG's scores of all edges, by our names; ``method``: ``EAP``, ``EAP-IG`` or
-    ``exact``.
+    """Return EAP-IG's scores of all edges, by our names; ``method``: ``EAP``, ``EAP-IG``,
+    ``EAP-IG activations`` or ``exact``.
     """
     from eap import attribute  # pyright: ignore[reportMissingImports]
     from eap.graph import Graph  # pyright: ignore[reportMissingImports]
@@ -150,8 +151,12 @@ def their_scores(
             scores = attribute.get_scores_exact(model, graph, data, _difference, quiet=True)
         elif method == "EAP":
             scores = attribute.get_scores_eap(model, graph, data, _mean_difference, quiet=True)
-        else:
+        elif method == "EAP-IG":
             scores = attribute.get_scores_eap_ig(
+                model, graph, data, _mean_difference, steps=steps, quiet=True
+            )
+        else:
+            scores = attribute.get_scores_ig_activations(
                 model, graph, data, _mean_difference, steps=steps, quiet=True
             )
     return {_our_name(name): float(scores[edge.matrix_index]) for name, edge in graph.edges.items()}
@@ -185,7 +190,8 @@ def our_scores(
     def metric(stream: Float[Tensor, "pos d_model"]) -> Float[Tensor, ""]:
         return _mean_difference(adapter.read.logits(stream[-1:])[None])
 
-    scores = attribution_scores(adapter, prompts, metric, edges, steps=steps)
+    score = activation_scores if method == "EAP-IG activations" else attribution_scores
+    scores = score(adapter, prompts, metric, edges, steps=steps)
     return {edge.name: score for edge, score in scores.items()}
 
 
@@ -212,7 +218,9 @@ def main() -> None:
     theirs.set_use_hook_mlp_in(True)
     generator = torch.Generator().manual_seed(SEED)
     pairs = [random_pair(generator) for _ in range(args.pairs)]
-    methods = [("exact", 0), ("EAP", 0), *(("EAP-IG", steps) for steps in STEPS)]
+    methods = [("exact", 0), ("EAP", 0)]
+    for method in ("EAP-IG", "EAP-IG activations"):
+        methods += [(method, steps) for steps in STEPS]
     print(
         f"eap {version('eap')}, transformer-lens {version('transformer-lens')},"
         f" torch {torch.__version__}, {args.layers} layers, {args.heads} heads,"

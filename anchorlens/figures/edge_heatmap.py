@@ -26,6 +26,7 @@ _METHODS = {
     "exact": "exact",
     "attribution": "attribution (change times gradient)",
     "attribution_ig": "attribution (integrated gradients)",
+    "attribution_ig_activations": "attribution (integrated gradients over activations)",
 }
 
 

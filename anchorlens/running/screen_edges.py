@@ -16,6 +16,7 @@ from anchorlens.models.backend import LensModel
 from anchorlens.models.load import as_lens_model
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData
+from anchorlens.protocols.edges.edge_anchors import split_anchor
 from anchorlens.protocols.edges.edge_inputs import choose_edges
 from anchorlens.protocols.edges.edge_result import EdgeResult
 from anchorlens.protocols.edges.spec import Edges
@@ -24,6 +25,9 @@ from anchorlens.results.vocabulary import unit_words
 from anchorlens.running.runner import LocalRunner
 from anchorlens.running.sweeps import edge_sweep
 from anchorlens.statistics.audits import Audit, audit_screen, most_with_property
+
+# What a statement adds where an edge has several places.
+_AT = {"all": "", "segment": " at some segment", "position": " at some position"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ class EdgeScreen:
     Attributes:
         exact: Exact effects of the candidates and of the audited edges.
         scores: Scores of all edges.
-        candidates: Edges with the largest scores.
+        candidates: Edges with the largest scores, of several places the largest.
         audits: Audits of the edges next to the candidates, and of all others.
         cut: Size of the mean effect, in the unit of the metric.
         confidence: Confidence of :attr:`missed_at_most`.
@@ -83,9 +87,11 @@ class EdgeScreen:
 
     @property
     def found(self) -> int:
-        """Number of candidates whose mean effect is at least :attr:`cut`."""
-        table = self.table()
-        return int((table["is_candidate"] & (table["effect"].abs() >= self.cut)).sum())
+        """Number of candidates whose mean effect is at least :attr:`cut`, at some place if the
+        positions are exchanged separately.
+        """
+        effects = _effects(self.exact)
+        return sum(abs(effects[edge]) >= self.cut for edge in self.candidates)
 
     @property
     def missed_at_most(self) -> int:
@@ -108,7 +114,8 @@ class EdgeScreen:
         hits = sum(audit.found for audit in self.audits)
         return (
             f"{self.found} of {len(self.candidates)} candidates have a mean effect of"
-            f" {self.cut:.3g} {unit_words(self.exact.unit)} or more. Of the {others:,} other edges"
+            f" {self.cut:.3g} {unit_words(self.exact.unit)} or more"
+            f"{_AT[self.exact.record['config']['by']]}. Of the {others:,} other edges"
             f" at most {self.missed_at_most:,} have one ({self.confidence:.0%} confidence;"
             f" {audited} were drawn and measured exactly, {hits} have one). This is about these"
             " pairs, not about others."
@@ -124,6 +131,7 @@ def screen_edges(
     cut: float | None = None,
     confidence: float = 0.95,
     screen: str = "attribution",
+    by: str = "all",
     senders: Any = "all",
     receivers: Any = "all",
     layers: Any = None,
@@ -153,7 +161,10 @@ def screen_edges(
         cut: Size of a mean effect that must not be missed, in the unit of the metric. If None, the
             median size of the candidates' exact effects.
         confidence: Confidence of the statement.
-        screen: Method of the scores: ``attribution`` or ``attribution_ig``.
+        screen: Method of the scores: ``attribution``, ``attribution_ig`` or
+            ``attribution_ig_activations``.
+        by: Positions that are exchanged together, as in :func:`anchorlens.edge_sweep`. Of an edge
+            at several segments or positions, the one with the largest mean effect counts.
         senders: Senders, as in :func:`anchorlens.edge_sweep`.
         receivers: Receivers.
         layers: Layers of the receivers. If None, all.
@@ -186,6 +197,7 @@ def screen_edges(
     data = pairs if isinstance(pairs, PairData) else load_pairs(pairs)
     lens_model = as_lens_model(model, progress=progress)
     shared: dict[str, Any] = {
+        "by": by,
         "metric": metric,
         "direction": direction,
         "layers": layers,
@@ -239,10 +251,16 @@ def screen_edges(
 
 
 def _effects(result: EdgeResult) -> dict[str, float]:
-    """Return the mean effect of each edge, without the bands of a table."""
+    """Return the mean effect of each edge, without the bands of a table: of several places, that of
+    the largest size.
+    """
     samples = result.samples(all_columns=True)
     own = samples[samples["control"] == "none"]
-    return own.groupby("anchor", sort=False)["effect"].mean().to_dict()
+    found: dict[str, float] = {}
+    for anchor, mean in own.groupby("anchor", sort=False)["effect"].mean().items():
+        edge, _ = split_anchor(str(anchor))
+        found[edge] = max(found.get(edge, 0.0), float(mean), key=abs)
+    return found
 
 
 def _plan_screen(

@@ -28,6 +28,34 @@ def test_the_statement_is_true_where_all_edges_are_known(tiny_model):
     assert (table.set_index("edge")["effect"].abs() - sizes.loc[table["edge"]]).abs().max() < 1e-4
 
 
+def test_the_statement_by_segment_is_about_edges_that_reach_the_cut_at_some_segment(tiny_model):
+    """Every edge counts once, with the largest of its segments."""
+    model = tiny_model("llama")
+    pairs = al.load_pairs(
+        [
+            {
+                "clean": f"{a} of {b} is in the",
+                "corrupted": f"{b} of {a} is in the",
+                "answer": f" {a}",
+                "wrong": f" {b}",
+                "segments": {"first": [f"{a} of", f"{b} of"], "second": [f"{b} is", f"{a} is"]},
+            }
+            for a, b in ("qx", "zj")
+        ]
+    )
+    options = OPTIONS | {"by": "segment"}
+    every = al.edge_sweep(model, pairs, n_spot_checks=0, **options)
+    assert every.places == ("first", "second")
+    sizes = every.table()["effect"].abs().groupby(every.table()["edge"]).max()
+    found = al.screen_edges(model, pairs, top=10, audit=20, **options)
+    others = sizes.drop(list(found.candidates))
+    assert sum(audit.size for audit in found.audits) == len(others)
+    assert found.missed_at_most >= (others >= found.cut).sum()
+    assert found.found == (sizes[list(found.candidates)] >= found.cut).sum() == 5
+    assert "at some segment" in str(found)
+    assert len(found.table()) == 2 * 30
+
+
 def test_a_cut_that_every_edge_reaches_is_missed_by_all_others(tiny_model):
     found = al.screen_edges(tiny_model("llama"), pairs_of(2), top=10, audit=20, cut=0.0, **OPTIONS)
     assert found.missed_at_most == sum(audit.size for audit in found.audits)

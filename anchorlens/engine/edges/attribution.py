@@ -17,7 +17,6 @@ from torch import Tensor
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, HEAD, LOGITS, MLP, Edge, Node
 from anchorlens.engine.edges.row_states import (
-    LayerStates,
     attend,
     embed_row,
     run_layers,
@@ -32,8 +31,8 @@ Gradients = dict[Node, Float[Tensor, "pos d_model"]]
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """Input of a block, kept for the backward pass."""
+class StreamStates:
+    """Stream before a block and between its attention and MLP, kept for the backward pass."""
 
     pre: Float[Tensor, "pos d_model"]
     mid: Float[Tensor, "pos d_model"]
@@ -77,6 +76,17 @@ def attribution_scores(
         for node, gradient in own.items():
             gradients[node] = gradients.get(node, 0.0) + gradient / n_runs
         on_progress(1 / (n_runs + 1))
+    scores = score_edges(adapter, prompts, gradients, edges)
+    on_progress(1 / (n_runs + 1))
+    return scores
+
+
+def score_edges(
+    adapter: Adapter, prompts: EdgePrompts, gradients: Gradients, edges: Sequence[Edge]
+) -> dict[Edge, float]:
+    """Return the change of each edge's sender times the gradient of its receiver, summed over the
+    exchanged positions.
+    """
     changes = contributions(adapter, prompts, {edge.sender for edge in edges})
     at = torch.tensor(prompts.at, device="cpu")
     scores: dict[Edge, float] = {}
@@ -84,7 +94,6 @@ def attribution_scores(
         change = changes[edge.sender].double().cpu()
         gradient = gradients[edge.receiver].double().cpu()[at]
         scores[edge] = float((change * gradient).sum())
-    on_progress(1 / (n_runs + 1))
     return scores
 
 
@@ -126,45 +135,104 @@ def input_gradients(
         metric: Metric of the final stream.
         receivers: Receivers.
     """
-    layers: list[_Layer] = []
+    found: Gradients = {}
+    add_gradients(adapter, x, metric, found, lowest=min(node.layer for node in receivers))
+    return {node: own for node, own in found.items() if node in receivers}
+
+
+def add_gradients(
+    adapter: Adapter,
+    x: Float[Tensor, "pos d_model"],
+    metric: StreamMetric,
+    found: Gradients,
+    *,
+    first: int = 0,
+    lowest: int = 0,
+) -> Float[Tensor, "pos d_model"]:
+    """Run the blocks from ``first`` on, and add to ``found`` the gradient of the metric with
+    respect to the input of each of their receivers.
+
+    Args:
+        adapter: The model.
+        x: Stream before block ``first``.
+        metric: Metric of the final stream.
+        found: Gradients that are added to.
+        first: First block.
+        lowest: Block below which no gradients are needed.
+
+    Returns:
+        Gradient of the stream before the lowest of these blocks, in float32.
+    """
+    layers: list[StreamStates] = []
     with torch.no_grad():
-        for _, states in run_layers(adapter, x):
-            layers.append(_Layer(states.pre, states.mid))
+        for _, states in run_layers(adapter, x, first):
+            layers.append(StreamStates(states.pre, states.mid))
             x = states.post
     final = x.detach().requires_grad_(True)
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(metric(final), final)
     gradient = gradient.float()
-    found: Gradients = {Node(LOGITS, adapter.n_layers): gradient}
+    _add(found, Node(LOGITS, adapter.n_layers), gradient)
     blocks = adapter.blocks()
-    for layer in reversed(range(adapter.n_layers)):
-        if not any(node.layer <= layer for node in receivers):
-            break
-        with blocks.load(layer) as block, torch.enable_grad():
-            gradient = _block_gradients(block, layers[layer], gradient.to(block.device), found)
-    return {node: own for node, own in found.items() if node in receivers}
+    for layer in reversed(range(max(first, lowest), adapter.n_layers)):
+        with blocks.load(layer) as block:
+            gradient = block_gradients(
+                block, layers[layer - first], gradient.to(block.device), found
+            )
+    return gradient
 
 
-def _block_gradients(
-    block: Block, states: _Layer, after: Float[Tensor, "pos d_model"], found: Gradients
+def _add(found: Gradients, node: Node, gradient: Float[Tensor, "pos d_model"]) -> None:
+    found[node] = found[node] + gradient if node in found else gradient
+
+
+def block_gradients(
+    block: Block, states: StreamStates, after: Float[Tensor, "pos d_model"], found: Gradients
 ) -> Float[Tensor, "pos d_model"]:
     """Add the gradients of the receivers of a block, and return that of the stream before it;
     ``after``: gradient of the stream after it.
     """
-    dtype = states.pre.dtype
-    of_mlp = torch.zeros_like(after)
-    read = (states.pre if block.parallel else states.mid).detach().requires_grad_(True)
-    out = block.mlp_out(read)
-    if out is not None:
-        (of_mlp,) = torch.autograd.grad(out, read, after.to(dtype))
-        of_mlp = of_mlp.float()
-        found[Node(MLP, block.layer)] = of_mlp
+    of_mlp = mlp_gradient(block, states.pre if block.parallel else states.mid, after, found)
     of_mid = after if block.parallel else after + of_mlp
     of_pre = of_mid + (of_mlp if block.parallel else 0.0)
-    for node, own in _attention_gradients(block, states.pre, of_mid.to(dtype)):
-        found[node] = own
-        of_pre = of_pre + own
-    return of_pre
+    return of_pre + attention_gradient(block, states.pre, of_mid, found)
+
+
+@torch.enable_grad()
+def mlp_gradient(
+    block: Block,
+    x: Float[Tensor, "pos d_model"],
+    of_out: Float[Tensor, "pos d_model"],
+    found: Gradients,
+) -> Float[Tensor, "pos d_model"]:
+    """Return the gradient of the input ``x`` of a block's MLP, and add it to ``found``; ``of_out``:
+    gradient of what the MLP adds to the stream.
+    """
+    read = x.detach().requires_grad_(True)
+    out = block.mlp_out(read)
+    if out is None:
+        return torch.zeros_like(of_out)
+    (gradient,) = torch.autograd.grad(out, read, of_out.to(x.dtype))
+    _add(found, Node(MLP, block.layer), gradient.float())
+    return gradient.float()
+
+
+@torch.enable_grad()
+def attention_gradient(
+    block: Block,
+    x: Float[Tensor, "pos d_model"],
+    of_out: Float[Tensor, "pos d_model"],
+    found: Gradients,
+) -> Float[Tensor, "pos d_model"]:
+    """Return the gradient of the stream ``x`` that a block's attention reads, and add those of its
+    receivers, whose sum it is, to ``found``; ``of_out``: gradient of what attention adds to the
+    stream.
+    """
+    total = torch.zeros_like(of_out)
+    for node, own in _attention_gradients(block, x, of_out.to(x.dtype)):
+        _add(found, node, own)
+        total = total + own
+    return total
 
 
 def _attention_gradients(
@@ -188,6 +256,3 @@ def _attention_gradients(
             (own,) = torch.autograd.grad(one[:, head], x, gradient[:, head], retain_graph=True)
             found.append((Node(kind, block.layer, head), own.float()))
     return found
-
-
-__all__ = ["LayerStates", "StreamMetric", "attribution_scores", "contributions", "input_gradients"]

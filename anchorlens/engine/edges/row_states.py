@@ -59,13 +59,13 @@ def run_block(block: Block, x: Stream) -> LayerStates:
 
 
 def run_layers(
-    adapter: Adapter, x: Float[Tensor, "_ d_model"]
+    adapter: Adapter, x: Float[Tensor, "_ d_model"], first: int = 0
 ) -> Iterator[tuple[Block, LayerStates]]:
-    """Yield each block with the activations of one prompt in it, from its embedding ``x``; the
-    weights are in memory until the next one.
+    """Yield each block from ``first`` on with the activations of one prompt in it, from the stream
+    ``x`` before it; the weights are in memory until the next one.
     """
     blocks = adapter.blocks()
-    for layer in range(adapter.n_layers):
+    for layer in range(first, adapter.n_layers):
         with blocks.load(layer) as block:
             block.reserve(len(x) - 1)
             states = run_block(block, x.to(block.device))

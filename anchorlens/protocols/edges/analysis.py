@@ -6,6 +6,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.protocols.edges.edge_result import EdgeResult
+from anchorlens.protocols.edges.spec import ATTRIBUTION_IG, IG_ACTIVATIONS
 from anchorlens.protocols.patch.analysis import PatchAnalysis
 from anchorlens.protocols.patch.patch_result import PatchResult
 
@@ -37,7 +38,7 @@ class EdgesAnalysis(PatchAnalysis):
     def settings(self, result: PatchResult) -> str:
         config = result.record["config"]
         method = config["method"]
-        if method == "attribution_ig":
+        if method in (ATTRIBUTION_IG, IG_ACTIVATIONS):
             method += f" ({config['steps']} steps)"
         controls = ", ".join(result.controls) or "none"
         return (

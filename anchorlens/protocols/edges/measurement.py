@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from typing_extensions import override
 
+from anchorlens.engine.edges.activation_attribution import activation_scores
 from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.edge_cost import (
     PASSES_OF_SWEEP,
@@ -43,7 +44,7 @@ from anchorlens.protocols.edges.edge_inputs import (
     prompts_of,
     restore_edges,
 )
-from anchorlens.protocols.edges.spec import ATTRIBUTION_IG, Edges
+from anchorlens.protocols.edges.spec import ATTRIBUTION, IG_ACTIVATIONS, Edges
 from anchorlens.protocols.patch.metric_gradient import stream_metric
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.patch.spec import EXACT
@@ -106,9 +107,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
         units: list[EdgeUnit] = []
         flops: list[float] = []
         most = 0
-        n_gradients = 0
-        if spec.method != EXACT:
-            n_gradients = spec.steps if spec.method == ATTRIBUTION_IG else 1
+        n_gradients = spec.n_gradients(shape.n_layers)
         for pair in inputs.pairs:
             reads = inputs.reading.positions(pair.target, pair.base.id)
             for place in pair.placements:
@@ -184,14 +183,9 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
             )
         adapter = engine.adapter
         own = stream_metric(adapter, inputs.reading, pair.target, pair.base.id)
-        scores = attribution_scores(
-            adapter,
-            prompts,
-            own,
-            unit.edges,
-            steps=spec.steps if spec.method == ATTRIBUTION_IG else 0,
-            on_progress=on_work,
-        )
+        score = activation_scores if spec.method == IG_ACTIVATIONS else attribution_scores
+        steps = 0 if spec.method == ATTRIBUTION else spec.steps
+        scores = score(adapter, prompts, own, unit.edges, steps=steps, on_progress=on_work)
         tokens = pad_rows([pair.target.ids])
         with torch.no_grad():
             found = measure(adapter, tokens, (), full_reader(reader)).values[metric]

@@ -32,7 +32,8 @@ from anchorlens.protocols.patch.spec import (
 )
 from anchorlens.protocols.specification import ADD_BOS, Specification
 
-ATTRIBUTION_IG = "attribution_ig"
+ATTRIBUTION, ATTRIBUTION_IG = "attribution", "attribution_ig"
+IG_ACTIVATIONS = "attribution_ig_activations"
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,15 @@ class Edges(Specification):
     )
     method: Annotated[str, Choice(EDGE_METHODS)] = argument(
         EXACT,
-        "exact (the intervention itself), attribution (change times gradient, as EAP), or"
-        " attribution_ig (the gradient averaged over interpolated embeddings, as EAP-IG).",
+        "exact (the intervention itself), attribution (change times gradient, as EAP),"
+        " attribution_ig (the gradient averaged over interpolated embeddings, as EAP-IG), or"
+        " attribution_ig_activations (averaged over interpolated outputs of each layer's attention"
+        " and MLP, as EAP-IG over activations).",
     )
     steps: Annotated[int, Int(1, most=10**4)] = argument(
-        5, "Number of interpolated runs of attribution_ig."
+        5,
+        "Number of interpolated runs of attribution_ig; of attribution_ig_activations, for each"
+        " attention and MLP.",
     )
     by: Annotated[str, Choice(EDGE_BY)] = argument(
         "all",
@@ -157,6 +162,16 @@ class Edges(Specification):
     def automatic_controls(self) -> tuple[str, ...]:
         """Controls that ``auto`` stands for where there are enough pairs."""
         return EDGE_CONTROLS
+
+    def n_gradients(self, n_layers: int) -> int:
+        """Return the number of forward and backward passes through a model of ``n_layers`` that a
+        pair takes, as whole passes; 0 for exact effects.
+        """
+        if self.method == EXACT:
+            return 0
+        if self.method == IG_ACTIVATIONS:  # two nodes in each layer, and the layers above them
+            return self.steps * (n_layers + 2)
+        return self.steps if self.method == ATTRIBUTION_IG else 1
 
     @property
     def takes_row(self) -> bool:

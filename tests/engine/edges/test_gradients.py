@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from anchorlens.engine.edges import attribution
+from anchorlens.engine.edges import activation_attribution, attribution
+from anchorlens.engine.edges.activation_attribution import activation_scores
 from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
@@ -166,3 +167,87 @@ def test_integrated_gradients_of_the_embedding_add_up_to_the_change_of_the_metri
         values.append(ReferenceEdges(adapter, prompts, reader, metric="difference").before())
     change = values[1] - values[0]
     assert (sums[0] - sums[1]) / 2 == pytest.approx(change, rel=5e-3)
+
+
+class InterpolatedEdges(ScaledEdges):
+    """Effects in a run in which what one node writes is a constant: the target's own value and a
+    share of the source's change.
+    """
+
+    constant: tuple = ()
+    is_last = True
+
+    def value(self, edge):
+        # What goes into the logits is written behind the constant; another receiver's new output
+        # comes before it.
+        self.is_last = edge.receiver.kind != "logits"
+        return super().value(edge)
+
+    def interpolate(self, name, share):
+        own = self._own
+        new = own._read(self.prompts.target, [name], [])[name]
+        change = own._read(self.prompts.source, [name], [])[name][0, list(self.prompts.by)]
+        at = list(self.prompts.at)
+        new[0, at] += share * (change - new[0, at])
+        self.constant = ((name, lambda value, hook: new.clone()),)
+
+    @property
+    def _own(self):
+        return ReferenceEdges(self.adapter, self.prompts, self.reader, metric=self.metric)
+
+    def _delta(self, sender):
+        return self.share * self._own._delta(sender)
+
+    def _value(self, hooks):
+        hooks = [*hooks, *self.constant] if self.is_last else [*self.constant, *hooks]
+        return super()._value(hooks)
+
+    def _read(self, ids, names, hooks):
+        return super()._read(ids, names, [*self.constant, *hooks])
+
+
+STEPS = 2
+
+
+def activation_scores_and_slopes(model):
+    """Scores over activations, and the mean slopes of exact effects over the interpolated runs."""
+    adapter = adapt(model)
+    target, source = random_rows((10, 11), 0)
+    prompts = EdgePrompts(
+        target=tuple(target), source=tuple(source), at=(4, 5, 7, 9), by=(3, 6, 7, 10)
+    )
+    reader = Difference(model, torch.tensor([len(target) - 1]))
+    edges = some_edges(adapter, per_kind=2)
+    scores = activation_scores(adapter, prompts, reader.of, edges, steps=STEPS)
+    by_hooks = InterpolatedEdges(adapter, prompts, reader, metric="difference")
+    nodes = [adapter.hook_name("resid_pre", 0)]
+    for layer in range(adapter.n_layers):
+        nodes += [adapter.hook_name(site, layer) for site in ("attn_out", "mlp_out")]
+    slopes = dict.fromkeys(edges, 0.0)
+    for name in nodes:
+        for step in range(STEPS):
+            by_hooks.interpolate(name, step / STEPS)
+            for edge in edges:
+                by_hooks.share = EPSILON
+                above = by_hooks.value(edge)
+                by_hooks.share = -EPSILON
+                slope = (above - by_hooks.value(edge)) / (2 * EPSILON)
+                slopes[edge] += slope / (STEPS * len(nodes))
+            by_hooks.constant = ()
+    return scores, slopes
+
+
+@pytest.mark.parametrize("family", fast(["llama", "neox"], ["llama", "neox", "gemma2", "gpt2"]))
+def test_scores_over_activations_are_mean_slopes_of_the_exact_effect(double_model, family):
+    off = largest_difference(*activation_scores_and_slopes(double_model(family)))
+    assert off < CLOSE
+
+
+def test_scores_over_activations_without_one_term_differ(double_model, monkeypatch):
+    """What passes through the MLP beside an interpolated attention is left out."""
+    monkeypatch.setattr(
+        activation_attribution,
+        "mlp_gradient",
+        lambda block, x, of_out, found: torch.zeros_like(of_out),
+    )
+    assert largest_difference(*activation_scores_and_slopes(double_model("llama"))) > 1e4 * CLOSE

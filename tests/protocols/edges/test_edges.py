@@ -204,7 +204,7 @@ def test_a_value_that_was_changed_is_found_by_verify(tiny_model, tmp_path):
     assert not al.verify_run(out, model=tiny_model("llama"), cells="all").ok
 
 
-@pytest.mark.parametrize("method", ["attribution", "attribution_ig"])
+@pytest.mark.parametrize("method", ["attribution", "attribution_ig", "attribution_ig_activations"])
 def test_attribution_estimates_the_same_edges(tiny_model, method, tmp_path):
     options = {"senders": "a1.*,m1", "receivers": "logits,m2,a2.*"}
     estimate = sweep(tiny_model("gemma2"), method=method, **options)
