@@ -144,6 +144,7 @@ def test_code_in_the_docs_is_python_and_its_names_are_there(page):
         "circuits.md",
         "edges.md",
         "extending.md",
+        "from_eap_ig.md",
         "from_transformerlens.md",
         "index.md",
         "patch.md",

@@ -36,7 +36,7 @@ def kinds(notebook):
 
 
 def test_every_script_has_its_notebook():
-    assert len(NAMES) == 6
+    assert len(NAMES) == 7
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NAMES)
 
 

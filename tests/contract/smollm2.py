@@ -29,14 +29,18 @@ from anchorlens.prompts.batches import pad_rows
 NUMBERS = "ANCHORLENS_HOOKED_NUMBERS"
 LAYERS = (0, 8, 16, 24, 29)
 KEYS = ["example_id", "layer", "control", "anchor", "pathway", "donor_id"]
+# Edges of the circuits that are scored, of 532 measured.
+CIRCUITS = (20, 100)
 
 Cells = dict[str, list[float]]
-"""Protocol, data set and cell -> P before and after, and ΔP, in points."""
+"""Protocol, data set and cell -> P before and after, and ΔP, in points; of edges, the metric before
+and after, and its change, in logits; of circuits, faithfulness, that of the rest, and their sum.
+"""
 
 
 @cache
 def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> Cells:
-    """Measure a swap and a knockout of SmolLM2 with a backend."""
+    """Measure a swap, a knockout, edges and circuits of SmolLM2 with a backend."""
     model, cells = al.load_model("smollm2-135m-instruct", device="cpu", backend=backend), Cells()
     for name in datasets:
         swap = al.swap_sweep(
@@ -61,6 +65,22 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
             for key, each in zip(keys, numbers, strict=True)
         }
         cells |= cut_questions(model, name)
+    return cells | edges_and_circuits(model)
+
+
+def edges_and_circuits(model: LensModel) -> Cells:
+    """Measure edges from heads to one layer and to the logits, and circuits of them."""
+    pairs = al.load_pairs("ioi-pairs", limit=3)
+    options = {"senders": "heads", "receivers": "a20.*,logits", "controls": "none"}
+    sweep = al.edge_sweep(model, pairs, **options, n_resamples=100, progress=False)
+    cells = Cells()
+    columns = ["example_id", "anchor", "value_before", "value_after", "effect"]
+    for pair, edge, *numbers in sweep.samples()[columns].itertuples(index=False):
+        cells[f"edges|{pair}|{edge}"] = list(map(float, numbers))
+    circuit = sweep.circuit(top=CIRCUITS[-1])
+    for row in circuit.faithfulness(model, pairs, sizes=CIRCUITS).table().itertuples():
+        both = [float(row.faithfulness), float(row.rest)]
+        cells[f"circuit|{row.n_edges}"] = [*both, sum(both)]
     return cells
 
 

@@ -45,6 +45,7 @@ pytestmark = [
 OPTIONS = {"align": "last", "n_donors": 1, "batch_size": 2, "n_resamples": 20, "progress": False}
 TRUTH = {"n_splits": 1, "n_resamples": 20, "progress": False, "batch_size": 10}
 PATCH = {"n_resamples": 20, "progress": False, "batch_size": 1, "by": "layer"}
+EDGES = {"n_resamples": 20, "progress": False, "batch_size": 1, "controls": "other_pair"}
 SWEEPS = {
     "swap": lambda model, **more: al.swap_sweep(
         model, capitals(), null=tuple(NULL_CONTROLS), **(OPTIONS | more)
@@ -57,6 +58,9 @@ SWEEPS = {
     ),
     "answer_only": lambda model, **more: al.answer_only_sweep(model, questions(), **(TRUTH | more)),
     "patch": lambda model, **more: al.patch_sweep(model, pairs(), metric=rank(), **(PATCH | more)),
+    "edges": lambda model, **more: al.edge_sweep(
+        model, pairs(), metric=rank(), receivers="logits", **(EDGES | more)
+    ),
 }
 
 

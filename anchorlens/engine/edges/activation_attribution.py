@@ -41,10 +41,10 @@ class _Layer:
 
     Attributes:
         states: Streams before the block and behind its attention.
-        attn: What attention adds to the stream.
-        mlp: What the MLP adds to the stream; None without an MLP.
-        attn_change: What attention adds in the source's run minus ``attn``; 0 at positions that are
-            not exchanged.
+        attn: Output of attention, as it is added to the stream.
+        mlp: Output of the MLP, as it is added; None without an MLP.
+        attn_change: Output of attention in the source's run minus ``attn``; 0 at positions that
+            are not exchanged.
         mlp_change: The same of the MLP.
     """
 

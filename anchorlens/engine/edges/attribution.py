@@ -245,6 +245,7 @@ def _attention_gradients(
     at = torch.arange(len(x), device=x.device)
     projected = block.project(x)
     inputs = [one.detach().requires_grad_(True) for one in projected]
+    block.reserve(len(x) - 1)
     angles = block.angles(at)
     q = block.rotate_(inputs[0], angles)
     k = block.rotate_(inputs[1], angles)

@@ -98,7 +98,6 @@ def time_single_pass(adapter: Adapter, ids: tuple[int, ...]) -> float:
     x = embed_row(adapter, ids)
     best = float("inf")
     with adapter.blocks().load(0) as block:
-        block.reserve(len(ids) - 1)
         x = x.to(block.device)
         for _ in range(_TIMED):  # the first one warms up
             started = clock()

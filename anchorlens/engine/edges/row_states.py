@@ -51,6 +51,7 @@ def embed_row(adapter: Adapter, ids: tuple[int, ...]) -> Float[Tensor, "_ d_mode
 def run_block(block: Block, x: Stream) -> LayerStates:
     """Run one block on the stream of one prompt."""
     at = torch.arange(len(x), device=x.device)
+    block.reserve(len(x) - 1)
     q, k, v = project_and_rotate(block, x, at)
     z = attend(block, q[None], k[None], v[None], at)[0]
     mid = x + block.attn_out(z)
@@ -67,7 +68,6 @@ def run_layers(
     blocks = adapter.blocks()
     for layer in range(first, adapter.n_layers):
         with blocks.load(layer) as block:
-            block.reserve(len(x) - 1)
             states = run_block(block, x.to(block.device))
             yield block, states
             x = states.post
