@@ -4,9 +4,9 @@
 
 All exact effects and all scores of some models are computed once: planted effects that attribution
 cannot see (:func:`planted_circuits.hidden`), small random checkpoints, and SmolLM2 with receivers
-in three layers. The code of ``al.screen_edges`` then draws and limits 400 times with different
-seeds. "At most N other edges reach the cut" is true if no more do. Cuts are fixed, or the median of
-the candidates.
+in a few layers, over all positions and by segment. The code of ``al.screen_edges`` then draws and
+limits 400 times with different seeds. "At most N other edges reach the cut" is true if no more do.
+Cuts are fixed, or the median of the candidates.
 
 The second table has the recall of the edges with the largest exact effects against the share of
 edges that are measured. Exit code 1 if the lower limit of a share of true statements (95 %, Wilson)
@@ -34,6 +34,7 @@ from planted_circuits import STEPS, Circuit, hidden, induction, measure_attribut
 from scipy.stats import binomtest
 
 import anchorlens as al
+from anchorlens.running.screen_edges import largest_effects
 from anchorlens.statistics import audits
 from anchorlens.statistics.audits import Screen, audit_screen
 
@@ -41,7 +42,8 @@ TITLE = "How often the statement is true"
 REPEATS, LEAST = 400, 0.92
 # Noise of the planted circuit, and pairs of the small checkpoints and of SmolLM2.
 NOISE, SMALL_PAIRS, PAIRS = 0.06, 3, 3
-RECEIVERS, LAYERS = "k,v,mlps,logits", (22, 25, 28)
+RECEIVERS = "k,v,mlps,logits"
+LAYERS = {"all": (22, 25, 28), "segment": (22, 25)}
 # Edges to be found: the first hundred, or a twentieth of a small graph.
 MOST_FOUND, SHARE_FOUND = 100, 20
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5)
@@ -203,13 +205,15 @@ def small_cases() -> list[Known]:
     ]
 
 
-def from_smollm2() -> Known:
-    """Return edges of SmolLM2 into a few layers, on sentences with two names."""
+def from_smollm2(by: str, layers: tuple[int, ...]) -> Known:
+    """Return edges of SmolLM2 into a few layers, on sentences with two names; ``by="segment"``
+    gives an edge the largest of its effects over segments.
+    """
     model = al.load_model("smollm2-135m-instruct", progress=False)
     pairs = al.load_pairs("ioi-pairs", limit=PAIRS)
     found: dict[str, Effects] = {}
     for method in ("exact", *SCREENS):
-        options: dict[str, Any] = {"receivers": RECEIVERS, "layers": LAYERS}
+        options: dict[str, Any] = {"receivers": RECEIVERS, "layers": layers, "by": by}
         result = al.edge_sweep(
             model,
             pairs,
@@ -219,11 +223,10 @@ def from_smollm2() -> Known:
             progress=False,
             **options,
         )
-        table = result.table()
-        found[method] = dict(zip(table["edge"], table["effect"], strict=True))
+        found[method] = largest_effects(result)
     exact = found.pop("exact")
     return Known(
-        name="SmolLM2, 3 layers",
+        name=f"SmolLM2, {len(layers)} layers{', by segment' if by == 'segment' else ''}",
         exact=exact,
         scores=found,
         cut=0.02,
@@ -281,7 +284,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     started = time.process_time()
-    cases = small_cases() + ([] if args.small else [from_smollm2()])
+    cases = small_cases()
+    if not args.small:
+        cases += [from_smollm2(by, layers) for by, layers in LAYERS.items()]
     rows: list[tuple[str, ...]] = []
     recalls: list[tuple[str, ...]] = []
     least = 1.0

@@ -90,7 +90,7 @@ class EdgeScreen:
         """Number of candidates whose mean effect is at least :attr:`cut`, at some place if the
         positions are exchanged separately.
         """
-        effects = _effects(self.exact)
+        effects = largest_effects(self.exact)
         return sum(abs(effects[edge]) >= self.cut for edge in self.candidates)
 
     @property
@@ -229,10 +229,10 @@ def screen_edges(
             **shared,
         )
         measured.append(found)
-        return _effects(found)
+        return largest_effects(found)
 
     screened = audit_screen(
-        _effects(scores),
+        largest_effects(scores),
         measure,
         top=top,
         audit=audit,
@@ -250,7 +250,7 @@ def screen_edges(
     )
 
 
-def _effects(result: EdgeResult) -> dict[str, float]:
+def largest_effects(result: EdgeResult) -> dict[str, float]:
     """Return the mean effect of each edge, without the bands of a table: of several places, that of
     the largest size.
     """
