@@ -2,6 +2,7 @@
 
     python benchmarks/circuit_scores.py --task ioi --data ioi.csv
     python benchmarks/circuit_scores.py --task agreement --data agreement_nounpp.jsonl
+    python benchmarks/circuit_scores.py --task ioi --data ioi.csv --by segment
 
 Every edge of the model is scored by attribution (EAP) and integrated gradients (EAP-IG, 5 steps).
 The best ``--exact`` edges of each are measured exactly, everything behind the receiver running
@@ -11,6 +12,10 @@ The best ``--exact`` edges of each are measured exactly, everything behind the r
 - exact, clean run: an edge's corrupted contribution in the clean run, where other edges may back it
   up;
 - exact, both: the mean of the two, which is single at each end of the path that EAP-IG follows.
+
+With ``--by segment`` an edge is at one of three places: the changed word (the giver, or the
+subject) and the last word, each with the word before it, and the words between. Exact effects are
+then those in the corrupted run alone.
 
 ``random`` ranks edges at random. Circuits of the first third of the ``--find`` pairs and of all of
 them run on ``--score`` other pairs. Prints CPR, CMD and faithfulness of small circuits with
@@ -44,28 +49,46 @@ EAP_IG = {"method": "attribution_ig", "steps": 5}
 SMALL = [1, 2, 3, 4]
 
 
-def rows_of(task: str, data: str | None) -> list[dict[str, str]]:
+def rows_of(task: str, data: str | None) -> list[dict[str, Any]]:
     """Return the pairs of a task."""
     if task == "ioi" and data is None:
         return [
-            {name: getattr(pair, name) for name in ("clean", "corrupted", "answer", "wrong")}
+            _with_segments(
+                {name: getattr(pair, name) for name in ("clean", "corrupted", "answer", "wrong")}
+            )
             for pair in al.load_pairs("ioi-pairs").pairs
         ]
     if data is None:
         raise SystemExit("--data: a file with clean_prefix, patch_prefix and the two answers.")
     text = Path(data).read_text(encoding="utf8")
     if task == "ioi":
-        return [_exchanged_names(row) for row in csv.DictReader(text.splitlines())]
+        pairs = [_exchanged_names(row) for row in csv.DictReader(text.splitlines())]
+        return [_with_segments(pair) for pair in pairs]
     found = [json.loads(line) for line in text.splitlines()]
     return [
-        {
-            "clean": row["clean_prefix"],
-            "corrupted": row["patch_prefix"],
-            "answer": row["clean_answer"],
-            "wrong": row["patch_answer"],
-        }
+        _with_segments(
+            {
+                "clean": row["clean_prefix"],
+                "corrupted": row["patch_prefix"],
+                "answer": row["clean_answer"],
+                "wrong": row["patch_answer"],
+            }
+        )
         for row in found
     ]
+
+
+def _with_segments(pair: Mapping[str, str]) -> dict[str, Any]:
+    """Return a pair that names the changed word and the last word, each with the word before it,
+    so that the text occurs once.
+    """
+    words = [pair[name].split() for name in ("clean", "corrupted")]
+    (at,) = [i for i, (a, b) in enumerate(zip(*words, strict=True)) if a != b]
+    segments = {
+        "changed": [" ".join(own[at - 1 : at + 1]) for own in words],
+        "end": [" ".join(own[-2:]) for own in words],
+    }
+    return {**pair, "segments": segments}
 
 
 def _exchanged_names(row: Mapping[str, str]) -> dict[str, str]:
@@ -80,11 +103,11 @@ def _exchanged_names(row: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def usable(model: object, rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+def usable(model: object, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the pairs of equal length that the model answers: the clean prompt prefers the answer,
     the corrupted one the other.
     """
-    found: list[dict[str, str]] = []
+    found: list[dict[str, Any]] = []
     for row in rows:
         try:
             opened = open_pairs(model, al.load_pairs([row]))
@@ -96,7 +119,7 @@ def usable(model: object, rows: Sequence[dict[str, str]]) -> list[dict[str, str]
 
 
 def measure(
-    model: object, pairs: Sequence[dict[str, str]], n: int, **options: Any
+    model: object, pairs: Sequence[dict[str, Any]], n: int, **options: Any
 ) -> tuple[Scores, float, float]:
     """Return the score of every measured edge, the overlap of the best ``n`` in resamples, and CPU
     seconds.
@@ -160,6 +183,7 @@ def main() -> None:
     parser.add_argument("--score", type=int, default=100, help="other pairs to score them on")
     parser.add_argument("--exact", type=int, default=1000, help="best edges of EAP and of EAP-IG")
     parser.add_argument("--repair", type=int, default=20, help="pairs for effects of heads")
+    parser.add_argument("--by", choices=("all", "segment"), default="all")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -168,8 +192,8 @@ def main() -> None:
     rows = usable(model, rows_of(args.task, args.data))
     random.Random(0).shuffle(rows)
     find, others = rows[: args.find], rows[args.find : args.find + args.score]
-    opened = open_pairs(model, al.load_pairs(others))
-    edges = list(opened.graph.edges(opened.graph.senders, opened.graph.receivers))
+    opened = open_pairs(model, al.load_pairs(others), by=args.by)
+    edges = list(opened.every_edge)
     one_percent = round(0.01 * len(edges))
     print(f"{args.task}: {len(rows)} usable pairs, {len(find)} to find, {len(others)} to score")
     head = "method | pairs | CPR | CMD | 0.2 % | 0.5 % | 1 % | 2 % | overlap | CPU s to find"
@@ -178,17 +202,23 @@ def main() -> None:
     show("random", 0, edges, opened)
     for n in (len(find) // 3, len(find)):
         pairs = find[:n]
-        eap, overlap, seconds = measure(model, pairs, one_percent, **EAP)
+        eap, overlap, seconds = measure(model, pairs, one_percent, by=args.by, **EAP)
         show("EAP", n, rank(eap), opened, overlap=overlap, seconds=seconds)
-        ig, overlap, seconds_ig = measure(model, pairs, one_percent, **EAP_IG)
+        ig, overlap, seconds_ig = measure(model, pairs, one_percent, by=args.by, **EAP_IG)
         show("EAP-IG", n, rank(ig), opened, overlap=overlap, seconds=seconds_ig)
         best = dict.fromkeys((*rank(eap)[: args.exact], *rank(ig)[: args.exact]))
-        names = [edge.name for edge in best]
-        top = min(one_percent, len(names))
-        restored, overlap, cost = measure(model, pairs, top, edges=names, method="exact")
-        label = f"exact, best {len(names):,}"
+        names = list(dict.fromkeys(edge._replace(place="all").name for edge in best))
+        # By segment, each of them is measured at every place.
+        n_exact = len(names) * len(opened.places)
+        top = min(one_percent, n_exact)
+        restored, overlap, cost = measure(
+            model, pairs, top, edges=names, method="exact", by=args.by
+        )
+        label = f"exact, best {n_exact:,}"
         total = seconds + seconds_ig + cost
         show(label, n, rank_measured(restored, ig), opened, overlap=overlap, seconds=total)
+        if args.by != "all":
+            continue
         lost, overlap, cost = measure(
             model, pairs, top, edges=names, method="exact", direction="noising"
         )
@@ -196,7 +226,7 @@ def main() -> None:
         show(f"{label}, clean run", n, rank_measured(lost, ig), opened, overlap=overlap)
         both = {edge: (restored[edge] - lost[edge]) / 2 for edge in restored}
         show(f"{label}, both", n, rank_measured(both, ig), opened, seconds=total)
-    if args.repair:
+    if args.repair and args.by == "all":
         show_repair(open_pairs(model, al.load_pairs(find[: args.repair])))
     print(f"{time.process_time() - started:.0f} CPU seconds in all")
 

@@ -4,8 +4,8 @@
     # the effects of a real sweep, drawn anew, in place of the worlds
     python benchmarks/null_rates_edges.py --rows runs/edges
 
-Simulated sweeps without a model: effects of pairs (one per group), in logits, on edges of 40
-senders and 50 receivers, with the control ``other_pair``. Edges of one sender, and of one receiver,
+Simulated sweeps without a model: effects of pairs (one per group), in logits, on edges of 20
+senders and 25 receivers, with the control ``other_pair``. Edges of one sender, and of one receiver,
 are correlated: half of an edge's variance is its sender's, 0.3 its receiver's, in each pair.
 
 Worlds in which no edge may be claimed; effect and control are independent unless stated:
@@ -54,7 +54,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from peers.report import markdown_table, rich_table, show, write_section
 
 TITLE = "How often an edge without an effect is claimed"
-SENDERS, RECEIVERS = 40, 50
+SENDERS, RECEIVERS = 20, 25
 NULLS = (
     "normal",
     "heavy-tailed",
@@ -159,8 +159,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=400, help="sweeps per row (default: 400)")
-    parser.add_argument("--sizes", default="10,20,40", help="numbers of groups (default: 10,20,40)")
+    parser.add_argument("--runs", type=int, default=200, help="sweeps per row (default: 200)")
+    parser.add_argument("--sizes", default="20,40", help="numbers of groups (default: 20,40)")
     drawn = parser.add_mutually_exclusive_group()
     drawn.add_argument(
         "--worlds", default=",".join([*NULLS, EFFECT]), help="separated by commas (default: all)"

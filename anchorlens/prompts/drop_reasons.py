@@ -64,4 +64,8 @@ def check_not_empty(
     reasons = list_counts(dict(counts))
     most_frequent = counts[0][0]
     fix = fixes.get(most_frequent, _TOKEN_FIX if most_frequent.endswith("_token") else "")
-    raise EmptySweepError(f"No row is left to measure {what}. Dropped: {reasons}. {fix}".rstrip())
+    first = next(row for row in dropped if row.reason == most_frequent)
+    example = f" The first: {first.detail}." if first.detail else ""
+    raise EmptySweepError(
+        f"No row is left to measure {what}. Dropped: {reasons}.{example} {fix}".rstrip()
+    )

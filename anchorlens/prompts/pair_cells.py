@@ -104,7 +104,9 @@ class CellReader:
             if one is None:  # a struct of parquet has all names in every row
                 continue
             if not name.strip() or _RESERVED.fullmatch(name):
-                raise RowDropped("bad_segments", f"{name!r} cannot name a segment")
+                raise RowDropped(
+                    "bad_segments", f"{name!r} is the name of a place that is no segment"
+                )
             both = [one, one]
             if isinstance(one, list) and len(one) == 2 and not is_ids(one):
                 both = one

@@ -12,7 +12,7 @@ from functools import reduce
 
 import torch
 from einops import einsum
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, HEAD, LOGITS, MLP, Edge, Graph
@@ -26,9 +26,10 @@ from anchorlens.engine.edges.row_states import (
 from anchorlens.engine.readouts import Reader
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
+from anchorlens.prompts.batches import common_prefix
 
 Ids = tuple[int, ...]
-Masks = Bool[Tensor, "circuit receiver sender"]
+Masks = Bool[Tensor, "circuit place receiver sender"]
 Differences = Float[Tensor, "circuit sender changed d_model"]
 
 # Entries of the differences of the circuits that run together.
@@ -85,8 +86,7 @@ class Ablation:
 
     def first_difference(self, kept: Ids) -> int:
         """Return the first position at which any two of a kept prompt and the rows differ."""
-        columns = zip(kept, *self.rows, strict=True)
-        return next((i for i, ids in enumerate(columns) if len(set(ids)) > 1), len(kept))
+        return common_prefix([kept, *self.rows], len(kept))
 
 
 def _average(block: Block, states: Sequence[LayerStates]) -> _AblatedLayer:
@@ -123,6 +123,8 @@ class CircuitRuns:
         ablation: Contributions that replace those outside a circuit, of prompts of the same length.
         reader: Reader of the metric, of one row: the kept prompt.
         metric: Name of the metric in the reader's results.
+        places: Positions of each place of the circuits' edges. Together they have every position
+            from the first difference on, once. If None, one place with all positions.
     """
 
     @torch.no_grad()
@@ -135,6 +137,7 @@ class CircuitRuns:
         reader: Reader,
         *,
         metric: str,
+        places: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.adapter = adapter
         self.graph = graph
@@ -142,6 +145,7 @@ class CircuitRuns:
         self.metric = metric
         self.n = len(kept)
         self.first = ablation.first_difference(kept)
+        self._places = self._changed_positions(places)
         self._layers = ablation.layers
         x = embed_row(adapter, kept)
         whole = [x[self.first :].float() - self._layers[0].pre[self.first :].float()]
@@ -151,6 +155,19 @@ class CircuitRuns:
             if states.mlp is not None and layer.mlp is not None:
                 whole.append(states.mlp[self.first :].float() - layer.mlp[self.first :])
         self._whole = torch.stack([one.to(adapter.device) for one in whole])
+
+    def _changed_positions(
+        self, places: Sequence[Sequence[int]] | None
+    ) -> "list[Int[Tensor, 'some_changed']] | None":
+        """Return the positions of each place, counted from the first difference."""
+        if places is None:
+            return None
+        found = [
+            torch.tensor([at - self.first for at in own if at >= self.first], dtype=torch.long)
+            for own in places
+        ]
+        assert torch.cat(found).sort().values.tolist() == list(range(self.n - self.first))
+        return found
 
     def value_of_empty(self) -> float:
         """Return the metric of the empty circuit."""
@@ -165,8 +182,8 @@ class CircuitRuns:
         """Return the metric under circuits given as masks.
 
         Args:
-            masks: Whether each edge is in the circuit, in the order of the graph's receivers and
-                senders.
+            masks: Whether each edge is in the circuit, in the order of the places and of the
+                graph's receivers and senders.
             from_layer: Layer below which every circuit has all edges, so that only layers from it
                 on are run.
         """
@@ -201,27 +218,37 @@ class CircuitRuns:
                 base = layer.pre if block.parallel else layer.mid
                 n = n_before if block.parallel else senders[HEAD, number].stop
                 at = receivers[MLP, number]
-                x = self._inputs(base, changes[:, :n], masks[:, at, :n])[:, 0]
+                x = self._inputs(base, changes[:, :n], masks[:, :, at, :n])[:, 0]
                 out = block.mlp_out(x.flatten(0, 1))
                 assert out is not None  # the ablated runs have one
                 change = out.float().unflatten(0, x.shape[:2]) - layer.mlp[self.first :]
                 changes[:, senders[MLP, number].start] = change.to(changes.device)
         at = receivers[LOGITS, self.adapter.n_layers]
-        return self._inputs(self._layers[-1].post, changes, masks[:, at])[:, 0]
+        return self._inputs(self._layers[-1].post, changes, masks[:, :, at])[:, 0]
 
     def _inputs(
         self,
         base: Float[Tensor, "pos d_model"],
         changes: Differences,
-        masks: Bool[Tensor, "circuit some_receiver sender"],
+        masks: Bool[Tensor, "circuit place some_receiver sender"],
     ) -> Float[Tensor, "circuit some_receiver changed d_model"]:
         """Return what some receivers read: the ablated stream and the changes of their edges."""
-        read = einsum(
-            masks.to(changes.dtype),
-            changes,
-            "circuit some_receiver sender, circuit sender changed d_model"
-            " -> circuit some_receiver changed d_model",
-        )
+
+        def add_up(place: int, some: Tensor) -> Tensor:
+            return einsum(
+                masks[:, place].to(some.dtype),
+                some,
+                "circuit some_receiver sender, circuit sender some_changed d_model"
+                " -> circuit some_receiver some_changed d_model",
+            )
+
+        if self._places is None:
+            read = add_up(0, changes)
+        else:
+            shape = len(masks), masks.shape[2], *changes.shape[2:]
+            read = changes.new_empty(shape)
+            for place, at in enumerate(self._places):
+                read[:, :, at] = add_up(place, changes[:, :, at])
         return (base[self.first :].float() + read.to(base.device)).to(base.dtype)
 
     def _attention(
@@ -251,13 +278,13 @@ class CircuitRuns:
         """Return the queries, keys or values of every head, each from what its own receiver
         reads.
         """
-        own = masks[:, self.graph.receiver_numbers[kind, block.layer]]
+        own = masks[:, :, self.graph.receiver_numbers[kind, block.layer]]
         n = len(layer.pre) - self.first
         # Receivers of a circuit with the same edges read the same stream.
         streams: list[Tensor] = []
         numbers: list[Tensor] = []
         for mask, change in zip(own, changes, strict=True):
-            kinds, which = mask.unique(dim=0, return_inverse=True)
+            kinds, which = mask.unique(dim=1, return_inverse=True)
             numbers.append(which + sum(map(len, streams)))
             streams.append(self._inputs(layer.pre, change[None], kinds[None])[0])
         at = torch.arange(self.first, len(layer.pre), device=block.device)
@@ -266,7 +293,7 @@ class CircuitRuns:
             made = project_and_rotate(block, x.flatten(0, 1), at.repeat(len(x)))[number]
             parts.append(made.unflatten(0, (len(x), n)))
         table = torch.cat(parts)
-        heads = torch.arange(own.shape[1], device=table.device)
+        heads = torch.arange(own.shape[2], device=table.device)
         # [circuit head changed d_head]: each head's own entry of the stream that it reads.
         found = table.transpose(1, 2)[torch.stack(numbers).to(table.device), heads]
         return found.transpose(1, 2)
@@ -310,24 +337,22 @@ def remove_in_order(
     mean = _mean_of(runs, mask[None], n_layers)[0]
     for number, receiver in reversed(list(enumerate(graph.receivers))):
         own = [
-            (place, Edge(sender, receiver))
-            for place, sender in reversed(list(enumerate(graph.senders)))
+            (at, Edge(sender, receiver))
+            for at, sender in reversed(list(enumerate(graph.senders)))
             if graph.is_edge(sender, receiver) and Edge(sender, receiver) in tested
         ]
         while own:
             some = own[:at_once]
-            masks = mask.repeat(len(some), 1, 1)
-            for i, (place, _) in enumerate(some):
-                masks[i:, number, place] = False
-            for (place, edge), found in zip(
-                some, _mean_of(runs, masks, receiver.layer), strict=True
-            ):
+            masks = mask.repeat(len(some), 1, 1, 1)
+            for i, (at, _) in enumerate(some):
+                masks[i:, :, number, at] = False
+            for (at, edge), found in zip(some, _mean_of(runs, masks, receiver.layer), strict=True):
                 stays = abs(found - mean) >= threshold
                 yield edge, found - mean, stays
                 own = own[1:]
                 if stays:
                     break
-                mask[number, place] = False
+                mask[:, number, at] = False
                 mean = found
 
 

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from anchorlens.constants import ALL_PLACES
 from anchorlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MLP = "mlp"
 LOGITS = "logits"
 ATTENTION_INPUTS = ("q", "k", "v")
 ARROW = " -> "
+AT = " @ "
+"""Between the name of an edge and that of its place."""
 
 _NAME = re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)(?:\.(?P<input>[qkv]))?$|m(?P<mlp>\d+)$")
 # Words that stand for several nodes, and the patterns of their names.
@@ -65,15 +68,24 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Edge of the graph: what ``sender`` adds to the stream, as ``receiver`` reads it."""
+    """Edge of the graph: what ``sender`` adds to the stream, as ``receiver`` reads it.
+
+    Attributes:
+        sender: Sender.
+        receiver: Receiver.
+        place: Positions of a pair at which it is read: ``all``, the name of a segment, or
+            ``pos:5``.
+    """
 
     sender: Node
     receiver: Node
+    place: str = ALL_PLACES
 
     @property
     def name(self) -> str:
-        """Name in outputs: ``a5.h3 -> a9.h1.q``."""
-        return f"{self.sender.name}{ARROW}{self.receiver.name}"
+        """Name in outputs: ``a5.h3 -> a9.h1.q``; at a place, ``a5.h3 -> a9.h1.q @ subject``."""
+        name = f"{self.sender.name}{ARROW}{self.receiver.name}"
+        return name if self.place == ALL_PLACES else f"{name}{AT}{self.place}"
 
 
 @dataclass(frozen=True)
@@ -91,8 +103,8 @@ class Graph:
         >>> graph = Graph(n_layers=2, n_heads=2, n_kv_heads=1)
         >>> len(graph.senders), len(graph.receivers)
         (7, 11)
-        >>> graph.edge("a0.h1 -> a1.h0.q")
-        Edge(sender=Node(kind='head', layer=0, head=1), receiver=Node(kind='q', layer=1, head=0))
+        >>> graph.edge("a0.h1 -> a1.h0.q").receiver
+        Node(kind='q', layer=1, head=0)
     """
 
     n_layers: int
@@ -128,12 +140,20 @@ class Graph:
         in_same_block = receiver.kind == MLP and sender.kind == HEAD and not self.parallel
         return sender.layer < receiver.layer or (in_same_block and sender.layer == receiver.layer)
 
-    def edges(self, senders: Iterable[Node], receivers: Iterable[Node]) -> tuple[Edge, ...]:
-        """Return the edges between some nodes, in order of the receivers."""
+    def edges(
+        self,
+        senders: Iterable[Node],
+        receivers: Iterable[Node],
+        places: Sequence[str] = (ALL_PLACES,),
+    ) -> tuple[Edge, ...]:
+        """Return the edges between some nodes, in order of the places and receivers."""
         some = tuple(senders)
+        ends = tuple(receivers)
         out: list[Edge] = []
-        for receiver in receivers:
-            out += [Edge(sender, receiver) for sender in some if self.is_edge(sender, receiver)]
+        for place in places:
+            for receiver in ends:
+                own = [sender for sender in some if self.is_edge(sender, receiver)]
+                out += [Edge(sender, receiver, place) for sender in own]
         return tuple(out)
 
     def edge(self, name: str) -> Edge:
@@ -166,18 +186,23 @@ class Graph:
         return _number(self.receivers)
 
     def masks(
-        self, circuits: Sequence[Collection[Edge]]
-    ) -> "Bool[Tensor, 'circuit receiver sender']":
-        """Return whether each edge is in each circuit, in the order of the nodes."""
+        self, circuits: Sequence[Collection[Edge]], places: Sequence[str] = (ALL_PLACES,)
+    ) -> "Bool[Tensor, 'circuit place receiver sender']":
+        """Return whether each edge is in each circuit, in the order of places and nodes."""
         import torch
 
-        numbers = [
+        place_of = {place: number for number, place in enumerate(places)}
+        receiver_of, sender_of = (
             {node: number for number, node in enumerate(nodes)}
             for nodes in (self.receivers, self.senders)
-        ]
-        out = torch.zeros(len(circuits), *map(len, numbers), dtype=torch.bool, device="cpu")
+        )
+        shape = len(circuits), len(place_of), len(receiver_of), len(sender_of)
+        out = torch.zeros(shape, dtype=torch.bool, device="cpu")
         for mask, edges in zip(out, circuits, strict=True):
-            at = [(numbers[0][edge.receiver], numbers[1][edge.sender]) for edge in edges]
+            at = [
+                (place_of[edge.place], receiver_of[edge.receiver], sender_of[edge.sender])
+                for edge in edges
+            ]
             if at:
                 mask[tuple(torch.tensor(at, device="cpu").T)] = True
         return out

@@ -150,7 +150,7 @@ class ReferenceEdges:
 
     def _frozen_between(self, edge: Edge) -> list[Hook]:
         """Return hooks that keep the target's own activations between sender and receiver."""
-        sender, receiver = edge
+        sender, receiver, _ = edge
         # A block's attention runs before its MLP; in parallel blocks both read the same stream.
         with self.adapter.blocks().load(0) as block:
             parallel = block.parallel

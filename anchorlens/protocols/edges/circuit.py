@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from anchorlens.constants import ALL_PLACES
 from anchorlens.display import short_repr
 from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.errors import InputError
@@ -42,6 +43,9 @@ class Circuit:
         unit: Unit of the effects.
         add_bos: Whether BOS was added to texts; None for the model's default.
         d_model: Width of the residual stream, which files of other programs name.
+        by: Positions at which contributions are kept together: ``all``, ``segment`` or
+            ``position``. Otherwise than ``all``, an edge is in the circuit at single places.
+        places: These places.
 
     Example:
         >>> circuit = edges.circuit(top=200)  # doctest: +SKIP
@@ -61,11 +65,13 @@ class Circuit:
     unit: str = "logit"
     add_bos: bool | None = None
     d_model: int = 0
+    by: str = ALL_PLACES
+    places: tuple[str, ...] = (ALL_PLACES,)
 
     @cached_property
     def n_all(self) -> int:
-        """Number of edges of the graph."""
-        return len(self.graph.edges(self.graph.senders, self.graph.receivers))
+        """Number of edges of the graph, at every place."""
+        return len(self.graph.edges(self.graph.senders, self.graph.receivers, self.places))
 
     def of_size(self, n: int) -> "Circuit":
         """Return the circuit of ``n`` edges by the same rule.
@@ -97,8 +103,8 @@ class Circuit:
         return replace(self, edges=tuple(connect(self.graph, self.edges)))
 
     def table(self) -> pd.DataFrame:
-        """Return one row per edge: ``edge sender receiver effect``, and ``stability`` where
-        resamples were drawn.
+        """Return one row per edge: ``edge sender receiver effect``, ``place`` if there are several,
+        and ``stability`` where resamples were drawn.
         """
         frame = pd.DataFrame(
             {
@@ -108,6 +114,8 @@ class Circuit:
                 "effect": [self.scores.get(edge, float("nan")) for edge in self.edges],
             }
         )
+        if self.by != ALL_PLACES:
+            frame.insert(3, "place", [edge.place for edge in self.edges])
         if self.stability:
             frame["stability"] = [self.stability.get(edge, 0.0) for edge in self.edges]
         return frame
@@ -192,7 +200,7 @@ class Circuit:
             InputError: If an argument is invalid, or the model has another graph.
         """
         opened = self._open(model, pairs, metric, ablation, progress=progress)
-        masks = self.graph.masks(
+        masks = opened.masks(
             [self.edges, *([e for e in self.edges if e != edge] for edge in self.edges)]
         )
         values = opened.values(masks, label="circuits: minimality", show=progress)
@@ -242,8 +250,15 @@ class Circuit:
             metric=self.metric if metric is None else metric,
             ablation=ablation,
             add_bos=self.add_bos,
+            by=self.by,
             show=progress,
         )
+        if set(opened.places) != set(self.places):
+            raise InputError(
+                f"pairs: their places are {short_repr(list(opened.places))}, those of the circuit"
+                f" {short_repr(list(self.places))}. Give pairs with the same segments.",
+                argument="pairs",
+            )
         if opened.graph != self.graph:
             raise InputError(
                 f"model: its graph is {opened.graph}, that of the circuit {self.graph}. Use the"

@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from anchorlens.constants import ALL_PLACES
 from anchorlens.display import short_repr
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, Edge, Graph, Node
 from anchorlens.errors import DataError, InputError
@@ -35,8 +36,15 @@ def save_circuit(circuit: Circuit, path: "str | PathLike[str]") -> Path:
         path: File to write.
 
     Raises:
-        InputError: If the file cannot be written.
+        InputError: If the file cannot be written, or the circuit's edges are not over all
+            positions.
     """
+    if circuit.by != ALL_PLACES:
+        raise InputError(
+            f"circuit: its edges are by {circuit.by}, and files of EAP-IG have edges over all"
+            " positions. Write circuit.table(), or select a circuit of a sweep with by='all'.",
+            argument="circuit",
+        )
     graph = circuit.graph
     inside = set(circuit.edges)
     used = {edge.sender for edge in inside}

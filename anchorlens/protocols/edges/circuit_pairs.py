@@ -1,6 +1,6 @@
 """Prompt pairs on which circuits are run, with their clusters."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from anchorlens.display import short_repr
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, Masks
-from anchorlens.engine.edges.graph import Graph
+from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.hooked_passes import full_reader, measure
 from anchorlens.errors import EmptySweepError, InputError
@@ -23,7 +24,7 @@ from anchorlens.prompts.pairs import PairData
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.edges.edge_inputs import check_model_has_edges, graph_of, prepare_edges
 from anchorlens.protocols.edges.spec import Edges
-from anchorlens.protocols.patch.placements import PatchPair
+from anchorlens.protocols.patch.placements import ALL, REST, PatchPair
 from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.resamples import Estimate, Resamples
 from anchorlens.warn import warn
@@ -44,6 +45,7 @@ class CircuitPairs:
 
     Attributes:
         graph: Graph of the model.
+        places: Places of the edges: ``all``, or segments or positions.
         model: Name of the model.
         dataset: Name of the pairs.
         runs: Runs of each pair.
@@ -59,6 +61,7 @@ class CircuitPairs:
     """
 
     graph: Graph
+    places: tuple[str, ...]
     model: str
     dataset: str
     runs: tuple[CircuitRuns, ...]
@@ -71,6 +74,15 @@ class CircuitPairs:
     unit: str
     factor: float
     n_dropped: int
+
+    @property
+    def every_edge(self) -> tuple[Edge, ...]:
+        """All edges of the model, at each place."""
+        return self.graph.edges(self.graph.senders, self.graph.receivers, self.places)
+
+    def masks(self, circuits: Sequence[Collection[Edge]]) -> Masks:
+        """Return whether each edge is in each circuit."""
+        return self.graph.masks(circuits, self.places)
 
     def values(
         self, masks: Masks, *, from_layer: int = 0, label: str = "circuits", show: bool = False
@@ -102,6 +114,7 @@ def open_pairs(
     metric: Any = "auto",
     ablation: str = "patching",
     add_bos: bool | None = None,
+    by: str = ALL,
     show: bool = False,
 ) -> CircuitPairs:
     """Tokenize pairs and compute what their circuits need.
@@ -113,6 +126,7 @@ def open_pairs(
         ablation: ``patching`` (contributions of the corrupted prompt) or ``mean`` (their mean over
             the corrupted prompts of the same length, at each position).
         add_bos: Whether BOS is added to texts.
+        by: Places of the edges, as in :func:`anchorlens.edge_sweep`.
         show: Whether to show a progress bar.
 
     Raises:
@@ -128,7 +142,9 @@ def open_pairs(
     lens = as_lens_model(model, progress=show)
     adapter = adapt(lens)
     data = pairs if isinstance(pairs, PairData) else load_pairs(pairs)
-    spec = Edges(metric=metric, controls="none", n_spot_checks=0, add_bos=add_bos, progress=show)
+    spec = Edges(
+        metric=metric, by=by, controls="none", n_spot_checks=0, add_bos=add_bos, progress=show
+    )
     check_model_has_edges(adapter, spec)
     inputs = prepare_edges(set_up_pairs(adapter, data, spec), spec).read_sources(adapter, spec)
     own = [pair for pair in inputs.own_pairs if _has_equal_lengths(pair)]
@@ -144,6 +160,7 @@ def open_pairs(
             " prompt differ in length, and a circuit reads both at the same position."
         )
     graph = graph_of(adapter)
+    places = tuple(dict.fromkeys(place.anchor for pair in own for place in pair.placements))
     reading = inputs.reading
     ablations = _ablate(adapter, own, ablation)
     runs: list[CircuitRuns] = []
@@ -155,15 +172,24 @@ def open_pairs(
             if isinstance(reader, FunctionReader):
                 reader = reader.of_any_states()
             runs.append(
-                CircuitRuns(adapter, graph, pair.source.ids, rows, reader, metric=reading.name)
+                CircuitRuns(
+                    adapter,
+                    graph,
+                    pair.source.ids,
+                    rows,
+                    reader,
+                    metric=reading.name,
+                    places=_positions_of(pair, rows, places),
+                )
             )
             tokens = pad_rows([pair.source.ids])
             found = measure(adapter, tokens, (), full_reader(reader)).values[reading.name]
             clean.append(float(found.flatten()[0]))
             bar.advance(1)
-    everything = graph.masks([graph.edges(graph.senders, graph.receivers)])
+    everything = graph.masks([graph.edges(graph.senders, graph.receivers, places)], places)
     made = CircuitPairs(
         graph=graph,
+        places=places,
         model=name_of(adapter.model),
         dataset=data.name,
         runs=tuple(runs),
@@ -183,6 +209,32 @@ def open_pairs(
 
 def _has_equal_lengths(pair: PatchPair) -> bool:
     return pair.source is not None and len(pair.source.ids) == len(pair.target.ids)
+
+
+def _positions_of(
+    pair: PatchPair, ablation: Ablation, places: Sequence[str]
+) -> list[tuple[int, ...]] | None:
+    """Return the positions of each place in a pair; None for one place of all positions.
+
+    Raises:
+        InputError: If a position from the first difference on is at no place.
+    """
+    if tuple(places) == (ALL,):
+        return None
+    assert pair.source is not None  # every pair has two prompts
+    of = {place.anchor: place.target for place in pair.placements}
+    inside = {position for own in of.values() for position in own}
+    first = ablation.first_difference(pair.source.ids)
+    # Tokens that right and wrong answer share are behind the prompt.
+    rest = tuple(set(range(first, len(pair.source.ids))).difference(inside))
+    if rest and REST not in places:
+        raise InputError(
+            f"pair {pair.base.id!r}: positions {short_repr(list(rest))} are at no place of the"
+            " circuit's edges, for example because right and wrong answer share their first token."
+            " Measure with by='all'.",
+            argument="pairs",
+        )
+    return [of.get(name, ()) + (rest if name == REST else ()) for name in places]
 
 
 def _ablate(adapter: Any, pairs: Sequence[PatchPair], ablation: str) -> list[Ablation]:

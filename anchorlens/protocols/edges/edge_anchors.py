@@ -1,10 +1,7 @@
 """Names of the cells of an edge sweep: an edge, and the place of the exchanged contributions."""
 
 from anchorlens.constants import ALL_PLACES as ALL
-from anchorlens.engine.edges.graph import ARROW
-
-AT = " @ "
-"""Between the name of an edge and that of its place."""
+from anchorlens.engine.edges.graph import ARROW, AT
 
 
 def join_anchor(edge: str, place: str) -> str:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.constants import ALL_PLACES as ALL
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, Edge, Graph, parse_node
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.edges.circuit import CONSENSUS, RULES, TOP, Circuit
@@ -22,6 +21,7 @@ from anchorlens.protocols.patch.standing_cells import find_standing_cells
 from anchorlens.results.vocabulary import metric_name, unit_words
 from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.resamples import Resamples
+from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import torch
@@ -221,6 +221,8 @@ class EdgeResult(PatchResult):
     ) -> Circuit:
         """Select the edges with the largest mean effects as a circuit.
 
+        Of a sweep by segment or by position, an edge is selected at each place of its own.
+
         Examples:
             >>> circuit = edges.circuit(top=100, rule="greedy")  # doctest: +SKIP
             >>> print(circuit.faithfulness(model, other_pairs))  # doctest: +SKIP
@@ -239,24 +241,29 @@ class EdgeResult(PatchResult):
             The circuit, with how often each edge is among the ``top`` in resamples.
 
         Raises:
-            InputError: If an argument is invalid, or contributions were not exchanged at all
-                positions together.
+            InputError: If an argument is invalid.
         """
         if rule not in RULES:
             raise InputError(
                 f"rule={rule!r}: must be one of {', '.join(RULES)}. {did_you_mean(rule, RULES)}",
                 argument="rule",
             )
-        if self.places != (ALL,):
-            raise InputError(
-                f"A circuit has edges over all positions; by={self.by!r} was measured. Measure with"
-                " by='all'."
-            )
         graph = Graph(**self.record["config"]["graph"])
         samples = self._samples[self._samples["control"] == "none"]
         values = samples.pivot(index="example_id", columns="anchor", values=EFFECT)
-        values = values[list(dict.fromkeys(samples["anchor"]))].dropna()
-        edges = [graph.edge(name) for name in values.columns]
+        values = values[list(dict.fromkeys(samples["anchor"]))]
+        if n_lacking := int(values.isna().any(axis=1).sum()):
+            warn(
+                f"{n_lacking} of {len(values)} pairs lack a place that others have, and select no"
+                " edges. Name the same segments in every pair."
+            )
+        values = values.dropna()
+        if values.empty:
+            raise InputError(
+                "No pair has all places. Name the same segments in every pair, or measure with"
+                " by='all'."
+            )
+        edges = [_edge_of(graph, anchor) for anchor in values.columns]
         if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= len(edges):
             raise InputError(
                 f"top={top!r}: must be a whole number from 1 to {len(edges):,}, the number of"
@@ -294,6 +301,8 @@ class EdgeResult(PatchResult):
             unit=self.unit,
             add_bos=self.record["config"]["add_bos"],
             d_model=int(self.record["model"].get("d_model", 0)),
+            by=self.by,
+            places=self.places,
         )
         return whole.of_size(top)
 
@@ -367,6 +376,12 @@ class EdgeResult(PatchResult):
         """Return the recovered shares of samples."""
         moved, total = self._share_parts(own)
         return moved / total
+
+
+def _edge_of(graph: Graph, anchor: str) -> Edge:
+    """Return the edge of an anchor, at its place."""
+    name, place = split_anchor(anchor)
+    return graph.edge(name)._replace(place=place)
 
 
 def _place_of(anchor: str) -> str:

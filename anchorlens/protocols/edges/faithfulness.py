@@ -114,8 +114,8 @@ def score_circuits(
     """
     import torch
 
-    masks = pairs.graph.masks(circuits)
-    everything = pairs.graph.masks([pairs.graph.edges(pairs.graph.senders, pairs.graph.receivers)])
+    masks = pairs.masks(circuits)
+    everything = pairs.masks([pairs.every_edge])
     n = len(masks)
     if with_rest:
         masks = torch.cat([masks, everything & ~masks])

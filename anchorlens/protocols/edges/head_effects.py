@@ -224,11 +224,11 @@ def _losses(
     ]
     with progress_bar(f"heads: {label}", len(removed), "case", show=show) as bar:
         for layer, own in parts:
-            masks: Masks = whole.repeat(len(own), 1, 1)
+            masks: Masks = whole.repeat(len(own), 1, 1, 1)
             for mask, case in zip(masks, own, strict=True):
                 senders, at = removed[case]
                 for node in senders:
-                    mask[slice(None) if at is None else receiver[at], number[node]] = False
+                    mask[:, slice(None) if at is None else receiver[at], number[node]] = False
             lost[:, own] = pairs.whole[:, None] - pairs.values(masks, from_layer=layer)
             bar.advance(len(own))
     return lost

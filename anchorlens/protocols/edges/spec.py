@@ -109,7 +109,8 @@ class Edges(Specification):
     by: Annotated[str, Choice(EDGE_BY)] = argument(
         "all",
         "Positions whose contributions are exchanged together: all paired positions, those of a"
-        " segment (named in the pairs), or each position separately.",
+        " segment (named in the pairs; the positions in none of them are 'rest'), or each position"
+        " separately.",
     )
     between: Annotated[str, Choice(BETWEEN)] = argument(
         "direct",
@@ -157,6 +158,13 @@ class Edges(Specification):
     def site(self) -> str:
         """Site whose positions are paired: the residual stream."""
         return "resid_pre"
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether ``by="segment"`` also has a place of the positions in no segment: an edge acts
+        at all positions.
+        """
+        return True
 
     @property
     def automatic_controls(self) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from typing import TypeAlias
 
 from anchorlens.constants import ALL_PLACES
 from anchorlens.engine.patches import window_layers
+from anchorlens.errors import InputError
 from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement
+from anchorlens.prompts.batches import common_prefix
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.patch.spec import PairSpecification, Patch
 
@@ -16,6 +18,8 @@ PAIRED = "paired"
 OTHER_PAIR = "other_pair"
 NORM_MATCHED = "norm_matched"
 ALL = ALL_PLACES
+REST = "rest"
+"""Place of the paired positions in no segment, behind the first different token."""
 # Sites that act on later positions through the attention of the same layer.
 _BEFORE_ATTENTION = ("resid_pre", "k", "v")
 
@@ -73,6 +77,10 @@ def make_placements(
             paired = [t for t in where if t in source_of]
             if paired:
                 segments.append(make(name, paired, [source_of[t] for t in paired]))
+        if segments and spec.has_rest:
+            rest = _rest_of(target, source)
+            if rest:
+                segments.append(make(REST, rest, [source_of[t] for t in rest]))
         return tuple(segments)
     places: list[Placement] = []
     for t, s in zip(to, by, strict=True):
@@ -81,6 +89,23 @@ def make_placements(
         else:
             places += [make(f"pos:{t} head:{h}", (t,), (s,), h) for h in range(heads)]
     return tuple(places)
+
+
+def _rest_of(target: TokenizedPrompt, source: TokenizedPrompt) -> tuple[int, ...]:
+    """Return the paired positions of the target that are in no segment, from the first different
+    token on: before it all activations are equal.
+    """
+    named = segments_of(target)
+    if REST in named:
+        raise InputError(
+            f"segments: {REST!r} is the place of the positions in no segment. Give yours another"
+            " name.",
+            argument="segments",
+        )
+    inside = {position for where in named.values() for position in where}
+    rows = [target.ids, source.ids]
+    first = common_prefix(rows, min(map(len, rows)))
+    return tuple(t for t in target.positions[PAIRED] if t >= first and t not in inside)
 
 
 def segments_of(prompt: TokenizedPrompt) -> dict[str, tuple[int, ...]]:

@@ -91,6 +91,8 @@ class PairSpecification(Protocol):
     @property
     def by(self) -> str: ...
     @property
+    def has_rest(self) -> bool: ...
+    @property
     def site(self) -> str: ...
     @property
     def metric(self) -> Any: ...
@@ -241,6 +243,11 @@ class Patch(Specification):
                 ),
             ),
         ]
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether ``by="segment"`` also has a place of the positions in no segment."""
+        return False
 
     @property
     def automatic_controls(self) -> tuple[str, ...]:

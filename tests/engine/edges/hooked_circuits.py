@@ -8,9 +8,10 @@ from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.models.adapt import adapt
 
 
-def circuit_logits(model, graph: Graph, kept, rows, edges: Collection[Edge]):
+def circuit_logits(model, graph: Graph, kept, rows, edges: Collection[Edge], places=None):
     """Logits of the kept prompt, [pos d_vocab]: each receiver reads the running contributions of
-    its edges, and the (mean) ablated contributions of all other senders.
+    its edges, and the (mean) ablated contributions of all other senders. ``places``: positions of
+    each place of the edges.
     """
     flags = ("use_split_qkv_input", "use_hook_mlp_in")
     before = {flag: getattr(model.cfg, flag) for flag in flags}
@@ -19,7 +20,8 @@ def circuit_logits(model, graph: Graph, kept, rows, edges: Collection[Edge]):
     try:
         ablated = [_contributions(model, graph, ids) for ids in rows]
         mean = {name: sum(one[name] for one in ablated) / len(ablated) for name in ablated[0]}
-        return _run(model, graph, kept, mean, edges)
+        everywhere = {"all": list(range(len(kept)))}
+        return _run(model, graph, kept, mean, edges, places or everywhere)
     finally:
         for flag, value in before.items():
             setattr(model.cfg, flag, value)
@@ -45,16 +47,16 @@ def _contributions(model, graph, ids):
     return out
 
 
-def _run(model, graph, ids, ablated, edges):
+def _run(model, graph, ids, ablated, edges, places):
     now = {"embed": _contributions(model, graph, ids)["embed"]}
     of = {}
     for edge in edges:
-        of.setdefault(edge.receiver.name, []).append(edge.sender.name)
+        of.setdefault(edge.receiver.name, []).append((edge.sender.name, places[edge.place]))
 
     def read(receiver, stream):
         total = ablated[stream].clone()
-        for sender in of.get(receiver, ()):
-            total += now[sender] - ablated[sender]
+        for sender, at in of.get(receiver, ()):
+            total[at] += (now[sender] - ablated[sender])[at]
         return total
 
     hooks = []

@@ -217,6 +217,7 @@ def opened_planted(name):
     everything = graph.edges(graph.senders, graph.receivers)
     whole, empty = runs.values([everything, ()])
     return CircuitPairs(
+        places=("all",),
         graph=graph,
         model="planted",
         dataset=name,
@@ -389,7 +390,63 @@ def test_in_bfloat16_the_whole_graph_is_the_model(sweep, tiny, dtype):
     assert scores.table()["faithfulness"][0] == pytest.approx(1, abs=0.1)
 
 
-def test_edges_at_positions_make_no_circuit(tiny_model):
+def with_segments(n):
+    """Pairs that name the changed word; three other words follow, which are in no segment."""
+    rows = [
+        {
+            "clean": one.clean,
+            "corrupted": one.corrupted,
+            "answer": one.answer,
+            "wrong": one.wrong,
+            "segments": {"word": [one.clean.split()[1], one.corrupted.split()[1]]},
+        }
+        for one in pairs_of(n).pairs
+    ]
+    return al.load_pairs(rows)
+
+
+@pytest.fixture(scope="module")
+def by_segment(tiny_model):
+    return al.edge_sweep(
+        tiny_model("llama"),
+        with_segments(12),
+        by="segment",
+        method="attribution",
+        controls="none",
+        **QUIET,
+    )
+
+
+def test_edges_by_segment_add_up_to_those_over_all_positions(by_segment, sweep):
+    """Positions in no segment are a place of their own, so nothing is lost."""
+    assert by_segment.places == ("word", "rest")
+    table = by_segment.table()
+    total = table.groupby("edge")["effect"].sum()
+    assert by_segment.effects.shape[1] == 2
+    whole = sweep.table().set_index("edge")["effect"]
+    assert total.to_numpy() == pytest.approx(whole.loc[total.index].to_numpy(), abs=1e-5)
+
+
+def test_a_circuit_by_segment_goes_from_the_corrupted_to_the_clean_metric(by_segment, tiny_model):
+    circuit = by_segment.circuit(50)
+    assert circuit.n_all == len(by_segment.anchors)
+    assert set(circuit.table()["place"]) <= {"word", "rest"}
+    found = circuit.faithfulness(tiny_model("llama"), with_segments(12), **QUIET)
+    assert found.cpr is not None
+    whole = found.table().iloc[-1]
+    assert (whole["share"], whole["rest"]) == (1, pytest.approx(0, abs=1e-3))
+    assert whole["faithfulness"] == pytest.approx(1, abs=1e-3)
+    # Edges of both places together are the edges over all positions.
+    model, pairs = tiny_model("llama"), with_segments(4)
+    edges = circuit.graph.edges(circuit.graph.senders, circuit.graph.receivers)[::7]
+    both = [edge._replace(place=place) for edge in edges for place in circuit.places]
+    placed = circuit_pairs.open_pairs(model, pairs, by="segment")
+    plain = circuit_pairs.open_pairs(model, pairs)
+    values = placed.values(placed.masks([both])), plain.values(plain.masks([edges]))
+    assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+def test_a_circuit_by_position_is_drawn_and_pruned(tiny_model):
     found = al.edge_sweep(
         tiny_model("llama"),
         pairs_of(2),
@@ -398,5 +455,21 @@ def test_edges_at_positions_make_no_circuit(tiny_model):
         controls="none",
         **QUIET,
     )
+    circuit = found.circuit(3)
+    assert set(circuit.table()["place"]) <= set(found.places)
+    assert len(circuit.prune().edges) <= 3
+    assert al.plot_circuit(circuit).data
+
+
+def test_what_a_circuit_by_segment_cannot_do_says_so(by_segment, tiny_model, tmp_path):
+    circuit = by_segment.circuit(5)
     with pytest.raises(InputError, match="by='all'"):
-        found.circuit(3)
+        al.save_circuit(circuit, tmp_path / "circuit.json")
+    assert not list(tmp_path.iterdir())
+    rows = with_segments(4).to_frame()
+    renamed = rows.assign(segments=[{"noun": one["word"]} for one in rows["segments"]])
+    with pytest.raises(InputError, match="same segments"):
+        circuit.faithfulness(tiny_model("llama"), al.load_pairs(renamed), **QUIET)
+    named_rest = rows.assign(segments=[{"rest": one["word"]} for one in rows["segments"]])
+    with pytest.raises(InputError, match="another name"):
+        al.edge_sweep(tiny_model("llama"), al.load_pairs(named_rest), by="segment", **QUIET)

@@ -109,7 +109,7 @@ def test_by_segment_and_by_position(tiny_model, by):
     found = sweep(tiny_model("llama"), pairs, receivers="logits", senders="mlps", by=by)
     assert all(" @ " in anchor for anchor in found.anchors)
     if by == "segment":
-        assert found.places == ("word",)
+        assert found.places == ("word", "rest")
     else:
         assert found.places[0].startswith("pos:")
         assert found.matrix(0).place in found.places

@@ -1,0 +1,83 @@
+"""CPU seconds of direct paths beside TransformerLens' own function, on SmolLM2.
+
+It needs transformer-lens 4.3 or newer:
+
+    .venv-tl4/bin/python benchmarks/direct_path.py
+
+One pair of 16 tokens with the first difference at a third; from head 0 of some layers to the
+queries of every later head. TransformerLens runs one forward pass for each pair of heads. Prints
+the largest difference of the metric; exit code 1 if it exceeds 1e-4 of the metric's range.
+"""
+
+import argparse
+import random
+import sys
+import time
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens import patching as theirs
+
+import anchorlens as al
+from anchorlens import patching as ours
+
+ALLOWED = 1e-4
+ANSWER, WRONG = 1001, 1002
+
+
+def metric(logits: Tensor) -> Tensor:
+    """Return the logit difference at the last position."""
+    return logits[0, -1, ANSWER] - logits[0, -1, WRONG]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--layers", default="0,6,12,18,24", help="layers of the source heads")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.set_grad_enabled(False)
+    model: Any = al.load_model("smollm2-135m-instruct", progress=False)
+    rng = random.Random(0)
+    clean = torch.tensor([[rng.randrange(1000, 9000) for _ in range(args.tokens)]])
+    corrupted = clean.clone()
+    corrupted[0, args.tokens // 3] = rng.randrange(1000, 9000)
+    caches = [model.run_with_cache(tokens)[1] for tokens in (clean, corrupted)]
+    seconds = {"TransformerLens": 0.0, "anchorlens": 0.0}
+    worst, n = 0.0, 0
+    scale = abs(float(metric(model(clean)) - metric(model(corrupted))))
+    # The first call of each makes what later calls share.
+    for module in (theirs, ours):
+        module.get_act_patch_direct_path(
+            model, corrupted, *caches, metric, model.cfg.n_layers - 2, 0, "q", verbose=False
+        )
+    for layer in map(int, args.layers.split(",")):
+        found: list[Tensor] = []
+        for name, module in (("TransformerLens", theirs), ("anchorlens", ours)):
+            start = time.process_time()
+            result = module.get_act_patch_direct_path(
+                model, corrupted, *caches, metric, layer, 0, "q", verbose=False
+            )
+            seconds[name] += time.process_time() - start
+            found.append(result)
+        worst = max(worst, float((found[0] - found[1]).abs().max()))
+        n += (model.cfg.n_layers - layer - 1) * model.cfg.n_heads
+    print(
+        f"transformer-lens {version('transformer-lens')}, SmolLM2, {args.tokens} tokens, first"
+        f" difference at {args.tokens // 3}, {n} pairs of heads, {args.threads} threads"
+    )
+    print("| | CPU seconds | a pair of heads, ms |\n| --- | ---: | ---: |")
+    for name, own in seconds.items():
+        print(f"| {name} | {own:.1f} | {1e3 * own / n:.1f} |")
+    ratio = seconds["TransformerLens"] / seconds["anchorlens"]
+    print(f"Ratio {ratio:.1f}. Largest difference {worst:.1e}, range {scale:.3f}.")
+    sys.exit(worst > ALLOWED * scale)
+
+
+if __name__ == "__main__":
+    main()
