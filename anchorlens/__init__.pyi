@@ -51,11 +51,12 @@ from .results.both_directions import BothDirections
 from .results.comparison import Comparison
 from .results.sweep import SweepResult
 from .running.compare import compare
+from .running.dataset_spec import DatasetSpec
 from .running.executors import RayExecutor
 from .running.run_study import plan_study, run_study
 from .running.saving import save_run
 from .running.screen_edges import EdgeScreen, screen_edges
-from .running.study import DatasetSpec, Study
+from .running.study import Study
 from .running.swap_angles import swap_angles
 from .running.sweeps import (
     answer_only_sweep,

@@ -71,7 +71,7 @@ def with_options(
     text: str, command: click.Command | None = None, arguments: Iterable[str] = ()
 ) -> str:
     """Append the options of the arguments that an error carries or a message writes as ``name=``
-    outside quotes.
+    outside quotes, with the value where the message has one to copy.
 
     If ``command`` is None, use the running command.
     """
@@ -81,8 +81,28 @@ def with_options(
     unquoted = re.sub(r"(?<!\w)'[^']*'", "", text)
     named = [*arguments, *re.findall(r"\b([a-z_]+)=", unquoted)]
     names = dict.fromkeys(_RENAMED.get(name, name) for name in named)
-    found = [options[name] for name in names if name in options]
+    found = [options[name] + _shell_value(text, name) for name in names if name in options]
     return f"{text} ({', '.join(found)})" if found else text
+
+
+def _shell_value(text: str, name: str) -> str:
+    """Return the value that a message gives an argument, as a shell takes it; empty for none.
+
+    >>> _shell_value("Use prompt='fewshot(2)' or known_only=True.", "prompt")
+    " 'fewshot(2)'"
+    >>> _shell_value("Pass columns={'question': '...'}.", "columns")
+    ' question=...'
+    """
+    advice = re.search(
+        rf"\b(?:[Uu]se|[Pp]ass|[Gg]ive|or|and|with) {name}=('[^']*'|{{[^}}]*}})", text
+    )
+    if advice is None:
+        return ""
+    value = advice[1]
+    if value.startswith("{"):
+        pairs = re.findall(r"'([^']*)': '([^']*)'", value)
+        return " " + ",".join(f"{field}={column}" for field, column in pairs)
+    return f" {value}"
 
 
 def show_result(result: "SweepResult") -> None:
@@ -106,7 +126,7 @@ def show_result(result: "SweepResult") -> None:
     prompt = f"prompt {prompt}; " if prompt else ""
     echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
     if result.verdict:
-        echo("\n" + result.verdict)
+        echo("\n" + with_options(result.verdict))
     echo("")
 
 

@@ -321,7 +321,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
     made = spec(**values, progress=not given["quiet"])
     check_output_options(given, spec.NAME)
     from anchorlens.questions.columns import parse_columns
-    from anchorlens.running.study import DatasetSpec, Study
+    from anchorlens.running.dataset_spec import DatasetSpec
 
     names = given[source]
     if len(set(names)) != len(names):
@@ -353,9 +353,13 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
                 answers_sep=given["answers_sep"],
             )
             data.append(one)
+    # A file that cannot be read is said before torch and the model library are imported.
+    loaded = [one.load(pairs=spec.DATA == "pairs") for one in data]
+    from anchorlens.running.study import Study
+
     study = Study(
         models=given["model"],
-        data=data,
+        data=loaded,
         specifications=[made],
         device=given["device"],
         dtype=given["dtype"],

@@ -39,7 +39,7 @@ _LEAST_OPACITY = 0.25
 _WIDTH, _HEIGHT = 900, 900
 # Edge -> lower and upper limit.
 _Bands = Mapping[str, tuple[float, float]]
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 92, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 92, 52
 
 
 def plot_circuit(

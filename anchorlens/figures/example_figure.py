@@ -18,6 +18,9 @@ _DASHES = (
     "dash",
     "longdashdot",
 )
+# A control has the open symbol of its anchor; several controls differ in dash and symbol.
+_CONTROL_DASHES = ("dot", "dashdot", "longdash")
+_CONTROL_SYMBOLS = ("-open", "-open-dot", "-dot")
 _CURVES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 _WIDTH = 90
 
@@ -46,15 +49,21 @@ def plot_example(result: SweepResult, example: str | int) -> go.Figure:
 def _figure_of_row(row: Row, layers: Sequence[int], heading: str) -> go.Figure:
     figure = NotebookFigure()
     anchors = [name for name in row["curves"] if ", " not in name]
+    controls = list(dict.fromkeys(name.partition(", ")[2] for name in row["curves"]))
+    controls.remove("")
     for name, values in row["curves"].items():
         anchor, _, control = name.partition(", ")
         at = anchors.index(anchor) if anchor in anchors else len(anchors)
-        # A control has the open symbol of its anchor on a thin dotted line.
         colour = _CURVES[at % len(_CURVES)]
         symbol = _SYMBOLS[at % len(_SYMBOLS)]
+        dash = _DASHES[at % len(_DASHES)]
+        if control:
+            number = controls.index(control)
+            symbol += _CONTROL_SYMBOLS[number % len(_CONTROL_SYMBOLS)]
+            dash = _CONTROL_DASHES[number % len(_CONTROL_DASHES)]
         look = {
             "color": colour,
-            "dash": "dot" if control else _DASHES[at % len(_DASHES)],
+            "dash": dash,
             "width": 1.2 if control else 2.2,
         }
         figure.add_scatter(
@@ -64,7 +73,7 @@ def _figure_of_row(row: Row, layers: Sequence[int], heading: str) -> go.Figure:
             mode="lines+markers",
             line=look,
             connectgaps=False,
-            marker={"symbol": f"{symbol}-open" if control else symbol, "size": 7, "color": colour},
+            marker={"symbol": symbol, "size": 7, "color": colour},
             opacity=0.75 if control else 1,
             legendgroup=escape(anchor),
         )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anchorlens.display import shorten
-from anchorlens.prompts.cells import INVISIBLE
+from anchorlens.prompts.invisible import has_invisible
 from anchorlens.prompts.pairs import AnswerText, AnyOf, PromptPair, TokenText, list_answers
 from anchorlens.warn import warn
 
@@ -64,7 +64,7 @@ def warn_of_spaces(pairs: Sequence[PromptPair]) -> None:
             if answers and pair.clean.endswith(" "):
                 spaced.append(pair.clean)
         texts = [one for one in (pair.clean, pair.corrupted, *answers) if isinstance(one, str)]
-        invisible += [one for one in texts if INVISIBLE.search(one)]
+        invisible += [one for one in texts if has_invisible(one)]
     if joined:
         prompt, answer = joined[0]
         n = "1 answer begins" if len(joined) == 1 else f"{len(joined)} answers begin"

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import tokenize
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -17,20 +18,15 @@ from typing import Any
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import DataError
+from anchorlens.prompts.invisible import find_visible
 
 # Integers beyond the range of a double are infinite, as 1e400 is.
 _MOST_BITS = 1024
 # A text that begins so is a list or an object, not an answer such as "[sic] Lima".
 _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 
-# Characters of width zero that belong to no word: zero width space, word joiner, byte order mark
-# and soft hyphen, which web pages and spreadsheets leave in cells.
-INVISIBLE = re.compile("[\u200b\u2060\ufeff\u00ad]")
 # Spaces at which no line is broken, which web pages leave in texts; no model was trained on them.
 _NO_BREAK = str.maketrans("\u00a0\u2007\u202f", "   ")
-# Blanks at the ends of a cell: white space and marks of direction.
-_LEFT = re.compile(r"\A[\s\u200e\u200f]+")
-_RIGHT = re.compile(r"[\s\u200e\u200f]+\Z")
 
 # Reason to drop a row -> characters, and their description.
 _BAD_CHARACTERS = {
@@ -111,28 +107,40 @@ def cell_text(value: object, where: str, field: str) -> str | None:
         return strip_blanks(value) or None
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(int(value)) if value == int(value) else repr(value)
+    fix = "Write yes and no" if isinstance(value, bool) else "Write it as text"
     raise DataError(
-        f"{where}: {field}={short_repr(value)}: must be text or a finite number. Write it as text,"
-        " or leave the cell empty."
+        f"{where}: {field}={short_repr(value)}: must be text or a finite number. {fix}, or leave the"
+        " cell empty."
     )
 
 
 def strip_blanks(text: str) -> str:
-    """Return a text without blanks at its ends and without characters of width zero; a no-break
-    space is a space.
+    """Return a text without blanks at its ends and without the characters of width zero that its
+    script does not need (:func:`~anchorlens.prompts.invisible.find_visible`); a no-break space is a
+    space.
     """
     if text.isascii():
         return text.strip()
-    return _RIGHT.sub("", _LEFT.sub("", INVISIBLE.sub("", text))).translate(_NO_BREAK)
+    kept = find_visible(text)
+    if isinstance(kept, range):
+        return text[kept.start : kept.stop].translate(_NO_BREAK)
+    return "".join(text[index] for index in kept).translate(_NO_BREAK)
 
 
 def shift_index(text: str, index: int) -> int:
     """Return the index in the stripped text of a character of the text, which may be outside."""
-    visible = INVISIBLE.sub("", text)
-    n_blanks = len(visible) - len(_LEFT.sub("", visible))
-    if 0 <= index <= len(text):
-        return len(INVISIBLE.sub("", text[:index])) - n_blanks
-    return index - n_blanks
+    kept = find_visible(text)
+    if not kept:
+        return index
+    if not 0 <= index <= len(text):
+        return index - _count_blanks(text[: kept[0]])
+    n_before = _count_blanks(text[index : kept[0]])
+    n_after = _count_blanks(text[kept[-1] + 1 : index])
+    return bisect_left(kept, index) - n_before + n_after
+
+
+def _count_blanks(text: str) -> int:
+    return sum(one.isspace() for one in text)
 
 
 def field_key(name: str) -> str:

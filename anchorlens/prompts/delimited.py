@@ -3,8 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from anchorlens.display import one_line
 from anchorlens.errors import DataError
@@ -23,9 +23,20 @@ ONE_CELL = "Each line is quoted as one cell. Remove the quotation marks around t
 """Cure for a header that is one quoted cell with delimiters."""
 
 
-def parse_table(
-    text: str, source: str, usual: str, known: Collection[str] = ()
-) -> tuple[list[dict[str, Any]], str]:
+# Fewest words of a sentence, which is no name of a column, and of a question with its mark.
+_SENTENCE_WORDS = 5
+_QUESTION_WORDS = 3
+
+
+class DelimitedTable(NamedTuple):
+    """Rows of a csv or tsv text, their delimiter, and the cells of the first line."""
+
+    rows: list[dict[str, Any]]
+    delimiter: str
+    header: tuple[str, ...]
+
+
+def parse_table(text: str, source: str, usual: str, known: Collection[str] = ()) -> DelimitedTable:
     """Parse a csv or tsv text; empty cells are missing fields, and columns without a name are not
     read.
 
@@ -36,7 +47,8 @@ def parse_table(
         known: Names of columns, by which the delimiter of a header is recognised.
 
     Returns:
-        The rows, and their delimiter; with a blank if blanks stand before quotation marks.
+        The rows, their delimiter (with a blank if blanks stand before quotation marks), and the
+        names of the columns.
     """
     text, delimiter = _find_delimiter(text, usual, known)
     is_spaced = _has_blanks_before_quotes(text, delimiter)
@@ -44,6 +56,11 @@ def parse_table(
     rows: list[dict[str, Any]] = []
     try:
         header = next(filter(None, reader), [])
+        if len(set(header)) < len(header) and looks_like_data(header):
+            raise DataError(
+                f"{source}: the first line looks like data. Add a line with the names of the"
+                " columns."
+            )
         unique_fields(((name, None) for name in header if name), source)
         for cells in filter(None, reader):
             if len(cells) != len(header):
@@ -73,7 +90,47 @@ def parse_table(
             f"{source} has a header, but no rows. Write the names of the columns in its first line,"
             " and one row in each further line."
         )
-    return rows, f"{delimiter} " if is_spaced else delimiter
+    return DelimitedTable(rows, f"{delimiter} " if is_spaced else delimiter, tuple(header))
+
+
+def looks_like_data(header: Sequence[str], rows: Sequence[Mapping[str, Any]] = ()) -> bool:
+    """Return whether the first line of a table seems to be a row, because the names are missing.
+
+    A cell of it is a question or a sentence, or occurs again in its own column. A line that is
+    repeated as a whole, as in joined files, is a header.
+    """
+    for name in header:
+        n_words = len(name.split())
+        fewest = _QUESTION_WORDS if name.rstrip().endswith("?") else _SENTENCE_WORDS
+        if n_words >= fewest:
+            return True
+    for row in rows:
+        n_equal = sum(row.get(name) == name for name in header if name)
+        if 0 < n_equal < len(header):
+            return True
+    return False
+
+
+def describe_missing_header(
+    header: Sequence[str], examples: Sequence[Sequence[str]], delimiter: str
+) -> str:
+    """Return the cure of a table without names of columns.
+
+    Args:
+        header: Cells of the first line.
+        examples: Headers with other numbers of columns. The one of as many columns is shown; the
+            first names the columns that every table needs.
+        delimiter: Delimiter of the table.
+    """
+    shown = next((one for one in examples if len(one) == len(header)), None)
+    if shown is None:
+        needed = " and ".join(examples[0])
+        return (
+            "The first line looks like data. Add a line with the names of the"
+            f" {len(header)} columns, with {needed} among them."
+        )
+    names = (delimiter.strip() or ", ").join(shown)
+    return f"The first line looks like data. Add a line with the names of the columns, such as {names}."
 
 
 def _find_delimiter(text: str, usual: str, known: Collection[str]) -> tuple[str, str]:

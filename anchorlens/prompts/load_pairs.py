@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_int, join_words, short_repr
+from anchorlens.display import as_int, join_words, list_counts, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
+from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
 from anchorlens.prompts.answer_space import ADD, ANSWER_SPACES, KEEP, join_by_space
 from anchorlens.prompts.cells import (
     cell_text,
     field_key,
     find_bad_character,
     replace_bad_characters,
+    unpack,
 )
+from anchorlens.prompts.column_names import find_unfit_layout, has_fields, suggest_columns
 from anchorlens.prompts.dataset import Dropped, RowDropped
-from anchorlens.prompts.delimited import ONE_COLUMN
+from anchorlens.prompts.delimited import ONE_COLUMN, describe_missing_header, looks_like_data
+from anchorlens.prompts.drop_reasons import PAIR_FIXES, check_not_empty
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES, sample_rows
 from anchorlens.prompts.pairs import AnyOf, PairData, PromptPair, content_of, list_answers
@@ -39,13 +43,15 @@ from anchorlens.prompts.read_rows import (
     read_table,
     table_name,
 )
+from anchorlens.prompts.whole_numbers import drop_zero_decimals
 from anchorlens.warn import warn
 
 PairSource: TypeAlias = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | Any
 """Type of the first argument of ``load_pairs``."""
 
 _REQUIRED = ("clean", "corrupted")
-_TEXTS = (*_REQUIRED, "answer", "wrong")
+_ANSWERS = ("answer", "wrong")
+_TEXTS = (*_REQUIRED, *_ANSWERS)
 FIELDS = (*_TEXTS, "id", "group", "template", "segments", "alignment")
 """Columns that are read."""
 # Names of columns that hold token ids, such as correct_idx.
@@ -174,14 +180,19 @@ def load_pairs(
     origin = _find_origin(source, [*FIELDS, *options.columns.values()], count)
     try:
         raw = origin.read()
-        rows = _rename(raw.rows[:count], options.columns, raw.unread)
+        _check_layout(raw, options.columns)
+        rows = _rename(raw.rows[:count], options.columns, raw)
+        if raw.delimiter:
+            rows = drop_zero_decimals(rows, _ANSWERS, origin.label)
         if options.numbers == TEXT:
             _warn_of_ids(rows, options.columns)
-        _check_rows(rows, options.extra, () if options.columns else raw.unread)
+        _check_rows(rows, options, raw)
         data = _read_pairs(rows, origin, options, dataset_name or origin.name, count)
     except DataError as why:
         argument = why.arguments[0] if why.arguments else "source"
         raise DataError(f"source={short_repr(source)}: {why}", argument=argument) from why
+    _warn_of_aliases(rows, origin)
+    _check_dropped(data)
     reading = {**raw.reading, **options.record()}
     return PairData(**{**vars(data), "reading": reading})
 
@@ -277,7 +288,16 @@ def _find_origin(source: object, known: Collection[str], limit: int | None) -> _
     return _Origin(f"file:{path.name}", file_stem(path), has_cells, read)
 
 
-def _rename(rows: Rows, columns: Mapping[str, str], unread: Sequence[str]) -> Rows:
+def _check_layout(raw: RawData, columns: Mapping[str, str]) -> None:
+    """Raise DataError for a file of a published layout that has no prompt pairs."""
+    names = (*raw.columns, *raw.unread)
+    layout = find_unfit_layout(raw.rows, names)
+    needed = [(field,) for field in _REQUIRED]
+    if layout is not None and not has_fields(needed, columns, names, layout):
+        raise DataError(layout.cure)
+
+
+def _rename(rows: Rows, columns: Mapping[str, str], raw: RawData) -> Rows:
     """Return rows with the names of fields; with ``columns=`` only the fields and named columns.
 
     A column that differs from a field by case or blanks is the field.
@@ -286,12 +306,14 @@ def _rename(rows: Rows, columns: Mapping[str, str], unread: Sequence[str]) -> Ro
     for row in rows:
         names |= dict.fromkeys(row)
     for field, column in columns.items():
-        if column not in names:
-            raise DataError(
-                f"columns={{{field!r}: {column!r}}}: there is no column {column!r}, or it is empty."
-                f" {did_you_mean(column, (*names, *unread))}",
-                argument="columns",
-            )
+        if column in names:
+            continue
+        problem = f"there is no column {column!r}, or it is empty"
+        fix = did_you_mean(column, (*names, *raw.unread))
+        if column in raw.empty_columns:
+            problem = f"column {column!r} is empty in all rows"
+            fix = "Fill in its cells, or name another column."
+        raise DataError(f"columns={{{field!r}: {column!r}}}: {problem}. {fix}", argument="columns")
     sources: dict[str, str] = dict(columns)
     for field in FIELDS:
         near = [name for name in names if field_key(name) == field]
@@ -309,30 +331,59 @@ def _rename(rows: Rows, columns: Mapping[str, str], unread: Sequence[str]) -> Ro
     return renamed
 
 
-def _check_rows(rows: Rows, extra: Sequence[str], unread: Sequence[str]) -> None:
+def _check_rows(rows: Rows, options: _PairOptions, raw: RawData) -> None:
     """Raise DataError if there is no row, or if a column is unknown or missing in all rows."""
     if not rows:
         raise DataError("There is no row. Give at least one pair.")
     names: dict[str, None] = {}
     for row in rows:
         names |= dict.fromkeys(row)
-    names |= dict.fromkeys(unread)
-    for name in names:
-        if name not in FIELDS and name not in extra:
-            if len(names) == 1:
-                raise DataError(f"Unknown column {name!r}. {ONE_COLUMN}")
-            near = did_you_mean(name, FIELDS)
-            fix = f"pass columns=, such as {{'clean': {name!r}}}."
-            if all(field in names for field in _REQUIRED):
-                is_near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=_MISSPELT)
-                key = name if name.isidentifier() and not is_near else "label"
-                fix = f"keep it for a metric function with columns={{{key!r}: {name!r}}}."
-            raise DataError(f"Unknown column {name!r}. {near} Rename or remove it, or {fix}")
+    if not options.columns:
+        names |= dict.fromkeys(raw.unread)
+    known = {*FIELDS, *options.extra}
+    unknown = [name for name in names if name not in known]
     missing = [name for name in _REQUIRED if name not in names]
+    if raw.delimiter and not known.intersection(names) and looks_like_data(raw.columns, raw.rows):
+        examples = [_TEXTS[:n] for n in range(2, len(_TEXTS) + 1)]
+        raise DataError(describe_missing_header(raw.columns, examples, raw.delimiter))
+    if unknown:
+        raise DataError(_describe_unknown(unknown, missing, list(names)))
     if missing:
+        name = missing[0]
+        problem = "is missing"
+        if name in map(field_key, raw.empty_columns):
+            problem = "is empty in all rows"
         needed = " and ".join(_REQUIRED)
         has = f" It has {join_words(names)}." if names else ""
-        raise DataError(f"Column {missing[0]!r} is missing or empty. Rows need {needed}.{has}")
+        raise DataError(f"Column {name!r} {problem}. Rows need {needed}.{has}")
+
+
+def _describe_unknown(unknown: Sequence[str], missing: Sequence[str], names: Sequence[str]) -> str:
+    """Return the problem of columns that are no field, with the cure.
+
+    Args:
+        unknown: Names that are no field.
+        missing: Required fields without a column.
+        names: Names of all columns.
+    """
+    name = unknown[0]
+    if len(names) == 1:
+        return f"Unknown column {name!r}. {ONE_COLUMN}"
+    near = did_you_mean(name, FIELDS)
+    if not missing:
+        is_near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=_MISSPELT)
+        key = name if name.isidentifier() and not is_near else "label"
+        fix = f"keep it for a metric function with columns={{{key!r}: {name!r}}}."
+        return f"Unknown column {name!r}. {near} Rename or remove it, or {fix}"
+    free = [field for field in _TEXTS if field not in names]
+    suggested = suggest_columns(free, unknown)
+    if set(missing) <= set(suggested):
+        return f"Unknown column {name!r}. {near} Rename it, or pass columns={suggested}."
+    needed = " and ".join(_REQUIRED)
+    return (
+        f"Unknown column {name!r}. Rows need {needed}, and it has {join_words(names)}. Rename the"
+        " columns that hold these prompts, or name them in columns=."
+    )
 
 
 def _warn_of_ids(rows: Rows, columns: Mapping[str, str]) -> None:
@@ -345,6 +396,36 @@ def _warn_of_ids(rows: Rows, columns: Mapping[str, str]) -> None:
                 f"{field}: the numbers of column {column!r}, such as {cells[0]}, are read as text."
                 " Pass numbers='ids', if they are token ids."
             )
+
+
+def _warn_of_aliases(rows: Rows, origin: _Origin) -> None:
+    """Warn of answers that seem to list several in one text."""
+    for field, kind in (("answer", "answer"), ("wrong", "wrong answer")):
+        aliases = AliasCells()
+        for number, row in enumerate(rows, start=1):
+            cell = row.get(field)
+            where = f"{origin.label}, row {number}"
+            if not isinstance(cell, str) or (origin.has_cells and unpack(cell, where) is not cell):
+                continue
+            # Code may end in a semicolon: one at an end separates nothing.
+            inner = cell.strip().strip("|;").strip()
+            aliases.add(inner, f"{where}: the {kind} {shorten(cell)}")
+        warn_of_doubts(aliases.doubts())
+
+
+def _check_dropped(data: PairData) -> None:
+    """Raise EmptySweepError if no pair is left, and warn if most rows are dropped."""
+    check_not_empty(data.pairs, data.dropped, f"in {data.source}")
+    n_rows = len(data.pairs) + len(data.dropped)
+    if 2 * len(data.dropped) > n_rows:
+        counts = Counter(row.reason for row in data.dropped).most_common()
+        reason = counts[0][0]
+        first = next(row for row in data.dropped if row.reason == reason)
+        warn(
+            f"{data.source}: {len(data.dropped):,} of {n_rows:,} rows are dropped"
+            f" ({list_counts(dict(counts))}). The first: {first.detail}."
+            f" {PAIR_FIXES.get(reason, '')}".rstrip()
+        )
 
 
 def _read_pairs(

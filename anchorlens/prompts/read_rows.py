@@ -27,11 +27,24 @@ class RawData:
             ``encoding`` of a file, if they are not the format's, and ``stream``.
         unread: Names of columns with values that were not decoded, because the schema does not name
             them.
+        columns: Names of the columns that were read, in the order of the source, with those that
+            are empty in all rows. Empty for a stream.
+        delimiter: Delimiter of a csv or tsv file; empty for other sources.
     """
 
     rows: Rows
     reading: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    delimiter: str = ""
+
+    @property
+    def empty_columns(self) -> tuple[str, ...]:
+        """Names of the columns without a value in any row."""
+        filled: set[str] = set()
+        for row in self.rows:
+            filled.update(row)
+        return tuple(name for name in self.columns if name and name not in filled)
 
 
 def is_table(value: object) -> bool:
@@ -75,14 +88,25 @@ def read_table(
     if is_streamed(table):
         return RawData(_read_stream(table, limit), {"stream": f"first {limit} rows"})
     if isinstance(table, Mapping) or not hasattr(table, "select_columns"):
-        return RawData(_table_rows(table))
+        rows = _table_rows(table)
+        names = table.columns if _is_frame(table) else _names_of(table)
+        return RawData(rows, columns=tuple(map(str, names)))
     from anchorlens.prompts.arrow_columns import decode_table
 
     selected = [name for name in table.column_names if is_read(name)]
     arrow = table.select_columns(selected).with_format("arrow")[:]
     rows = plain_rows(decode_table(arrow, "dataset"), "dataset")
     unread = tuple(name for name in table.column_names if name not in selected)
-    return RawData(name_classes(rows, _features_of(table), "dataset"), unread=unread)
+    named = name_classes(rows, _features_of(table), "dataset")
+    return RawData(named, unread=unread, columns=tuple(selected))
+
+
+def _names_of(rows: Iterable[Mapping[Any, Any]]) -> list[Any]:
+    """Return the names of the fields of all rows, in order of first occurrence."""
+    names: dict[Any, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    return list(names)
 
 
 def _table_rows(table: Any) -> Rows:
@@ -145,7 +169,8 @@ def _parse_parquet(content: bytes, source: str, is_read: Callable[[str], bool]) 
     table, unread = read_parquet(content, source, is_read)
     rows = plain_rows(decode_table(table, source), source)
     features = read_features(table.schema.metadata)
-    return RawData(name_classes(rows, features, source), unread=unread)
+    named = name_classes(rows, features, source)
+    return RawData(named, unread=unread, columns=tuple(table.column_names))
 
 
 def parse_jsonl(text: str, source: str) -> Rows:
@@ -266,9 +291,11 @@ def _read_file(path: Path, known: Collection[str], is_read: Callable[[str], bool
         reading["encoding"] = encoding
     if extension in _TEXT_PARSERS:
         rows = _TEXT_PARSERS[extension](text, name)
-    else:
-        usual = _DELIMITERS[extension]
-        rows, delimiter = parse_table(text, name, usual, known)
-        if delimiter != usual:
-            reading["delimiter"] = delimiter
-    return RawData(plain_rows(rows, name), reading)
+        return RawData(plain_rows(rows, name), reading, columns=tuple(_names_of(rows)))
+    usual = _DELIMITERS[extension]
+    table = parse_table(text, name, usual, known)
+    if table.delimiter != usual:
+        reading["delimiter"] = table.delimiter
+    return RawData(
+        plain_rows(table.rows, name), reading, columns=table.header, delimiter=table.delimiter
+    )

@@ -9,28 +9,32 @@ from typing import Any
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.prompts.cells import field_key, unpack
-from anchorlens.prompts.delimited import DELIMITERS, ONE_CELL, ONE_COLUMN
+from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
+from anchorlens.prompts.column_names import find_unfit_layout, has_fields, suggest_columns
+from anchorlens.prompts.delimited import (
+    DELIMITERS,
+    ONE_CELL,
+    ONE_COLUMN,
+    describe_missing_header,
+    looks_like_data,
+)
+from anchorlens.prompts.read_rows import RawData
+from anchorlens.questions.choices import is_choice_column
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows, read_answers
 from anchorlens.warn import warn
 
 _TABLE = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
+_TRUTH_VALUES = frozenset(("true", "false"))
+# Labels of choices, as the names of their columns.
+_LETTERS = "ABCDEFGHIJ"
 # Marks of a missing value, and errors of spreadsheets.
 _MISSING = {
     *("nan", "<na>", "n/a", "null", "none"),
     *("#n/a", "#ref!", "#value!", "#name?", "#div/0!", "#num!", "#null!"),
 }
-# What may separate several answers of a text.
-_SEPARATORS = ("|", ";", "\uff1b", "\n", "\t", " / ", "<br>")
-# The same, if most answers have it: "Paris, France" is one answer. Commas in numbers and dates do
-# not count.
-_WEAK_SEPARATORS = {",": re.compile(r"(?<!\d),(?!\s*\d)"), " or ": re.compile(" or ")}
-# A text in brackets with several parts that is neither JSON nor a list of Python.
-_BARE_LIST = re.compile(r"\"?[\[{(].*[,\"'].*[\]})]\"?", re.DOTALL)
 # A text without one of these characters or words needs no closer look.
 _SUSPECT = re.compile(r"[^A-Za-z0-9 .'-]| or ")
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[a-zA-Z]{2,8});")
-_SPLIT = "is read as one alias. Pass answers_sep={!r} to split it."
-_SPLIT_IF = "is read as one alias. Pass answers_sep={!r} if it lists several."
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -101,23 +105,25 @@ def rename_columns(
     columns: Mapping[str, str],
     schema: Schema,
     source: str,
-    unread: Sequence[str] = (),
+    raw: RawData,
 ) -> list[Row]:
     """Rename the user's columns to the fields of the schema.
 
     Other columns with a name of a renamed field are removed, so that a field has one meaning.
-    ``unread`` are the names of columns that were not read, for the error of an unknown column.
+    ``raw`` has the names of all columns, for the error of an unknown one.
     """
     if not columns:
         return list(rows)
     names = _field_names(rows)
     for field, column in columns.items():
-        if column not in names:
-            raise DataError(
-                f"columns={{{field!r}: {column!r}}}: {source} has no column {column!r}, or it is"
-                f" empty. {did_you_mean(column, map(one_line, (*names, *unread)))}",
-                argument="columns",
-            )
+        if column in names:
+            continue
+        problem = f"{source} has no column {column!r}, or it is empty"
+        fix = did_you_mean(column, map(one_line, (*names, *raw.unread)))
+        if column in raw.empty_columns:
+            problem = f"column {column!r} of {source} is empty in all rows"
+            fix = "Fill in its cells, or name another column."
+        raise DataError(f"columns={{{field!r}: {column!r}}}: {problem}. {fix}", argument="columns")
     replaced = set(columns.values())
     for group in schema.groups:
         if set(group) & set(columns):
@@ -150,32 +156,39 @@ def match_names(rows: Sequence[Row], schema: Schema) -> list[Row]:
     return [{renames.get(name, name): cell for name, cell in row.items()} for row in rows]
 
 
+def check_layout(
+    rows: Sequence[Row], columns: Mapping[str, str], schema: Schema, source: str, raw: RawData
+) -> None:
+    """Raise DataError for a file of a published layout that has no questions with answers."""
+    names = [*_field_names(rows), *raw.unread]
+    layout = find_unfit_layout(rows, names)
+    if layout is not None and not has_fields(schema.needed, columns, names, layout):
+        raise DataError(f"{source}: {layout.cure}")
+
+
 def check_fields(
-    rows: Sequence[Row],
-    schema: Schema,
-    source: str,
-    *,
-    own: bool = True,
-    unread: Sequence[str] = (),
+    rows: Sequence[Row], schema: Schema, source: str, raw: RawData, *, own: bool = True
 ) -> None:
     """Raise DataError if a required field is missing in all rows.
 
-    The message suggests ``columns=`` if the rows are the user's own (``own``), and lists the
-    columns that were not read (``unread``) as well.
+    The message suggests a cure if the rows are the user's own (``own``). ``raw`` has the names of
+    all columns.
     """
-    names = [*_field_names(rows), *unread]
+    names = [*_field_names(rows), *raw.unread]
     missing = [group for group in schema.needed if not _has(names, [group])]
     if not missing:
         return
-    needed = {group[0]: "..." for group in missing}
-    fix = f" Pass columns={needed}." if own else ""
+    empty = [name for name in raw.empty_columns if any(field_key(name) in one for one in missing)]
+    if own and len(empty) == len(missing):
+        shown = " and ".join(f"column {name!r}" for name in empty)
+        verb = "is" if len(empty) == 1 else "are"
+        raise DataError(f"{source}: {shown} {verb} empty in all rows. Fill in the cells.")
+    fix = f" {_cure_of_names(missing, names, schema, source, raw)}" if own else ""
     fits = [name for name, other in SCHEMAS.items() if _has(names, other.needed)]
     if fits:
         fix = f" Its fields fit: {', '.join(fits)}."
         if own:
             fix += f" Pass dataset_name={fits[0]!r}."
-    if own and len(missing) == len(schema.needed) and _TABLE.search(source):
-        fix += " The first line of the file has the names of the columns."
     if own and len(names) == 1 and re.search(r"[^\w\s]", names[0]):
         fix = f" {ONE_CELL if set(names[0]) & set(DELIMITERS) else ONE_COLUMN}"
     lacks = " and ".join(" or ".join(group) for group in missing)
@@ -183,6 +196,36 @@ def check_fields(
         f"{source} is not of the schema {schema.name!r}: it lacks {lacks}."
         f" It has {join_words(sorted(names)) or 'no field'}.{fix}"
     )
+
+
+def _cure_of_names(
+    missing: Sequence[Sequence[str]],
+    names: Sequence[str],
+    schema: Schema,
+    source: str,
+    raw: RawData,
+) -> str:
+    """Return the cure of a file whose columns have other names, or none."""
+    is_nameless = len(missing) == len(schema.needed)
+    rows = raw.rows
+    if is_nameless and raw.delimiter and looks_like_data(raw.columns, rows):
+        examples = [["question", schema.answers[-1]]]
+        n_choices = len(raw.columns) - 2
+        if 2 <= n_choices <= len(_LETTERS) and raw.columns[-1].strip() in list(_LETTERS):
+            examples.append(["question", *_LETTERS[:n_choices], "answer"])
+        return describe_missing_header(raw.columns, examples, raw.delimiter)
+    fields = [group[0] for group in missing]
+    suggested = suggest_columns(
+        ["answers" if one == schema.answers[0] else one for one in fields], names
+    )
+    if len(suggested) == len(fields):
+        pairs = dict(zip(fields, suggested.values(), strict=True))
+        fix = f"Pass columns={pairs}."
+    else:
+        fix = "Rename the columns that hold these, or name them in columns=."
+    if is_nameless and _TABLE.search(source):
+        fix += " The first line of the file has the names of the columns."
+    return fix
 
 
 def _plain_answer(value: object, where: str) -> str:
@@ -230,6 +273,26 @@ def warn_of_two_answers(rows: Sequence[Row], schema: Schema, source: str) -> Non
             return
 
 
+def warn_of_truth_values(rows: Sequence[Row], schema: Schema, source: str) -> None:
+    """Warn if all answers of a data set are the texts true and false, as pandas writes booleans.
+
+    Rows with choices keep them, because true may be a choice.
+    """
+    answers: dict[str, None] = {}
+    for where, row in number_rows(rows, source):
+        field = schema.answer_field(row)
+        if field is None:
+            continue
+        if any(is_choice_column(name) for name in row):
+            return
+        answers |= dict.fromkeys(read_answers(row[field], where, field))
+    if answers and all(answer.casefold() in _TRUTH_VALUES for answer in answers):
+        warn(
+            f"{source}: all answers are {join_words(answers)}. Write yes and no, if they are"
+            " answers to yes/no questions."
+        )
+
+
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
     """Warn of questions and answers of a file or table that seem to have another meaning: several
     answers in one text, a missing value, a formula, HTML, or a text that was decoded wrongly.
@@ -237,8 +300,7 @@ def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
     One warning per kind names the first cell.
     """
     found: dict[str, list[str]] = {}
-    weak: dict[str, list[str]] = {separator: [] for separator in _WEAK_SEPARATORS}
-    n_answers = 0
+    aliases = AliasCells()
     for where, row in number_rows(rows, source):
         field = schema.answer_field(row)
         answer = None if field is None else row[field]
@@ -248,36 +310,24 @@ def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
             for text in texts if isinstance(texts, list) else ():
                 if isinstance(text, str) and (doubt := _find_coding(text)):
                     found.setdefault(doubt, []).append(f"{where}: the {name} {shorten(text)}")
-        n_answers += bool(cell)
-        if not _SUSPECT.search(cell) and cell.casefold() not in _MISSING:
-            continue
         shown = f"{where}: the answer {shorten(cell)}"
         if doubt := _find_doubt(cell):
             found.setdefault(doubt, []).append(shown)
-        for separator, pattern in _WEAK_SEPARATORS.items():
-            if not doubt and pattern.search(cell):
-                weak[separator].append(shown)
-    for separator, cells in weak.items():
-        if len(cells) > 1 and 2 * len(cells) > n_answers:
-            found[_SPLIT_IF.format(separator)] = cells
-    for doubt, cells in found.items():
-        first, _, rest = cells[0].partition(": the ")
-        more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
-        warn(f"{first}{more}: the {rest} {doubt}")
+            aliases.count(cell)
+        else:
+            aliases.add(cell, shown)
+    warn_of_doubts({**found, **aliases.doubts()})
 
 
 def _find_doubt(cell: str) -> str:
     """Return what an answer may mean instead, and the cure; empty for a plain answer."""
+    if not _SUSPECT.search(cell) and cell.casefold() not in _MISSING:
+        return ""
     if cell.casefold() in _MISSING:
         return "is read as one alias. Leave the cell empty if there is no answer."
     if cell.startswith("="):
         return "is a formula of a spreadsheet. Save the sheet with its values."
-    if doubt := _find_coding(cell):
-        return doubt
-    if _BARE_LIST.fullmatch(cell):
-        return 'is read as one alias. Write several as JSON: ["Rome", "Roma"].'
-    separator = next((one for one in _SEPARATORS if one in cell), "")
-    return _SPLIT.format(separator) if separator else ""
+    return _find_coding(cell)
 
 
 def _find_coding(cell: str) -> str:

@@ -18,15 +18,18 @@ from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
 from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.read_rows import RawData
+from anchorlens.prompts.whole_numbers import drop_zero_decimals
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.choices import remove_topics, resolve_choices
 from anchorlens.questions.columns import (
     check_columns,
     check_fields,
+    check_layout,
     match_names,
     rename_columns,
     split_answers,
     warn_of_cells,
+    warn_of_truth_values,
     warn_of_two_answers,
 )
 from anchorlens.questions.data_source import Origin, QASource, find_origin
@@ -336,13 +339,18 @@ def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | N
     unfolded = unfold_rows(raw.rows) if origin.own else raw.rows
     if not unfolded:
         raise DataError(f"{source} has no rows. It needs one row per question.")
-    rows = match_names(rename_columns(unfolded, columns, schema, source, raw.unread), schema)
-    check_fields(rows, schema, source, own=origin.own, unread=raw.unread)
     if origin.own:
+        check_layout(unfolded, columns, schema, source, raw)
+    rows = match_names(rename_columns(unfolded, columns, schema, source, raw), schema)
+    check_fields(rows, schema, source, raw, own=origin.own)
+    if origin.own:
+        if raw.delimiter:
+            rows = drop_zero_decimals(rows, schema.answers, source)
         warn_of_two_answers(rows, schema, source)
         rows = remove_topics(resolve_choices(rows, schema, source), source)
         rows = split_answers(rows, schema, sep, source)
         warn_of_cells(rows, schema, source)
+        warn_of_truth_values(rows, schema, source)
     return rows
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from anchorlens.display import minus
 from anchorlens.errors import AnchorlensError
+from anchorlens.figures import labels
 from anchorlens.protocols.registry import specification_of
 from anchorlens.protocols.specification import tomllib
 from anchorlens.report.glossary import define_words
@@ -23,6 +24,8 @@ from anchorlens.results.sweep import SweepResult
 _LINES = re.compile(r"\[\n((?: +-?[\d.]+,\n)+)\]")
 _NUMBER = re.compile(r"[-+−]?\d|[-–]$")
 
+# Settings that tell sweeps apart, at most.
+_MOST_SETTINGS = 3
 _USUAL_DIRECTIONS = {"swap": "noising", "patch": "denoising"}
 
 
@@ -69,9 +72,44 @@ def words_of(results: Sequence[SweepResult], captions: Sequence[str]) -> list[tu
     return define_words("\n".join(parts))
 
 
-def name_of(result: SweepResult) -> str:
-    """Return the name of a sweep in a report."""
-    return f"{kind_of(result)}: {result.model} on {result.dataset}"
+def names_of(results: Sequence[SweepResult]) -> list[str]:
+    """Return the names of the sweeps of a report; those of one protocol, model and data set are
+    told apart by the settings that differ.
+    """
+    plain = [f"{kind_of(one)}: {one.model} on {one.dataset}" for one in results]
+    settings = settings_of(results)
+    return [f"{name} ({own})" if own else name for name, own in zip(plain, settings, strict=True)]
+
+
+def settings_of(results: Sequence[SweepResult]) -> list[str]:
+    """Return the settings that tell each sweep from others of the same protocol, model and data
+    set, as few as are enough; empty where there is no other.
+    """
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for number, one in enumerate(results):
+        groups.setdefault((kind_of(one), one.model, one.dataset), []).append(number)
+    texts = [""] * len(results)
+    for alike in groups.values():
+        configs = [results[number].record["config"] for number in alike]
+        differing = [
+            name
+            for name, value in configs[0].items()
+            if isinstance(value, str | int | float)
+            and len({str(config.get(name)) for config in configs}) > 1
+        ]
+        rows = [
+            [labels.words_of(name, str(own.get(name))) for name in differing] for own in configs
+        ]
+        n = next((n for n in range(_MOST_SETTINGS) if _are_distinct(rows, n)), _MOST_SETTINGS)
+        for place, (number, row) in enumerate(zip(alike, rows, strict=True), start=1):
+            alone = "" if len(alike) == 1 else f"run {place}"
+            texts[number] = ", ".join(row[:n]) or alone
+    return texts
+
+
+def _are_distinct(rows: Sequence[Sequence[str]], n: int) -> bool:
+    """Return whether the first ``n`` texts of each row tell the rows apart."""
+    return len({tuple(row[:n]) for row in rows}) == len(rows)
 
 
 def kind_of(result: SweepResult) -> str:
@@ -112,6 +150,12 @@ def tables_of(results: Sequence[SweepResult]) -> list[Table]:
     tables: list[Table] = []
     for group in groups.values():
         caption, frame = group[0].protocol.table(group)
+        settings = settings_of(group)
+        if any(settings):
+            parts = [one.protocol.table([one])[1] for one in group]
+            for part, text in zip(parts, settings, strict=True):
+                part.insert(0, "settings", text)
+            frame = pd.concat(parts, ignore_index=True)
         names = {"model": {r.model for r in results}, "data set": {r.dataset for r in results}}
         equal = [column for column in names if len(names[column]) == 1]
         frame = frame.drop(columns=equal, errors="ignore").dropna(axis=1, how="all")
@@ -146,14 +190,14 @@ def format_value(value: float) -> str:
 def count_drops(results: Sequence[SweepResult]) -> Table:
     """Return the number of dropped rows by sweep and reason, with an example of each."""
     rows: list[list[str]] = []
-    for result in results:
+    for result, name in zip(results, names_of(results), strict=True):
         examples = result.examples(all_columns=True)
         gone = examples[examples["role"] == "dropped"]
         for reason, group in sorted(gone.groupby("drop_reason"), key=lambda pair: -len(pair[1])):
             one = group["question"].iloc[0]
             why = group["drop_detail"].iloc[0]
             example = f"{one} ({why})" if why else one
-            rows.append([name_of(result), str(reason), str(len(group)), example])
+            rows.append([name, str(reason), str(len(group)), example])
     columns = ["sweep", "reason", "rows", "example"]
     if len(results) == 1:
         return Table([row[1:] for row in rows], columns[1:])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.loading.load_run import results_of
-from anchorlens.report.contents import name_of
+from anchorlens.report.contents import names_of
 from anchorlens.results.example_view import example_rows
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
@@ -101,7 +101,8 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
         positions = parse_positions(row["id"], base[row["id"]], len(row["tokens"]))
         row["places"] = _places(positions, row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])
-    return {"heading": name_of(sweep), "layers": list(sweep.layers), "rows": rows}
+    (name,) = names_of([sweep])
+    return {"heading": name, "layers": list(sweep.layers), "rows": rows}
 
 
 def _places(

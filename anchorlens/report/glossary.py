@@ -41,6 +41,16 @@ _TERMS = {
     ),
     "AUC": "chance that the probe ranks a false answer above a true one; 0.5 is no signal",
     "k*": "layer of the probe at which claims are made, chosen before the test rows are read",
+    "interchange accuracy": "share of swaps after which the donor's answer is the most likely one",
+    "intraclass correlation": (
+        "how alike the rows of a relation, template or donor are: 0 not at all, 1 the same"
+    ),
+    "regression to the mean": (
+        "rows that are chosen by a high value have a lower one when they are measured again"
+    ),
+    "edge": "what one sender adds to the residual stream, as one receiver reads it",
+    "circuit": "a set of edges; all others carry what another prompt gives",
+    "stability": "share of resamples of whole groups that select the edge",
     "n": "number of questions, or of groups of pairs",
 }
 _STATUSES = {

@@ -21,7 +21,7 @@ from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.loading.load_run import results_of
 from anchorlens.paths import resolve_path
 from anchorlens.report import contents
-from anchorlens.report.contents import kind_of, name_of
+from anchorlens.report.contents import kind_of
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.findings import CLAIMS, NOT_DETECTED, NULL_MOVES, REVERSED
 from anchorlens.results.sweep import SweepResult
@@ -102,7 +102,8 @@ def _title(results: Sequence[SweepResult]) -> str:
 def render(results: Sequence[SweepResult], title: str) -> str:
     """Return the HTML page."""
     home = resources.files("anchorlens.report")
-    data = [_rows_of(result) for result in results]
+    names = contents.names_of(results)
+    data = [_rows_of(*both) for both in zip(results, names, strict=True)]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -112,7 +113,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     return template.render(
         title=title,
         about=contents.about(results),
-        sweeps=[_summary_of(result) for result in results],
+        sweeps=[_summary_of(*both) for both in zip(results, names, strict=True)],
         figures=figures,
         words=contents.words_of(results, [figure["caption"] for figure in figures]),
         claim_statuses=CLAIMS,
@@ -122,7 +123,9 @@ def render(results: Sequence[SweepResult], title: str) -> str:
         claims=contents.claims_table(results),
         dropped=contents.count_drops(results),
         studies=contents.studies_of(results),
-        complete=[name_of(result) for result in results if not result.dropped_counts],
+        complete=[
+            name for result, name in zip(results, names, strict=True) if not result.dropped_counts
+        ],
         axis="edge" if all(result.has_edges for result in results) else "layer",
         metric=_common_name(data, "metric", "value"),
         change=_common_name(data, "change", "effect"),
@@ -135,12 +138,12 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     )
 
 
-def _summary_of(result: SweepResult) -> dict[str, Any]:
+def _summary_of(result: SweepResult, name: str) -> dict[str, Any]:
     """Return the section of one sweep in the page."""
     return {
-        "name": name_of(result),
+        "name": name,
         "kind": kind_of(result),
-        "of": f"{result.model} on {result.dataset}",
+        "of": name.partition(": ")[2],
         "findings": result.findings,
         "table": contents.findings_table(result.findings),
         "settings": result.protocol.settings(result),
@@ -150,7 +153,7 @@ def _summary_of(result: SweepResult) -> dict[str, Any]:
     }
 
 
-def _rows_of(result: SweepResult) -> dict[str, Any]:
+def _rows_of(result: SweepResult, name: str) -> dict[str, Any]:
     """Return the measured rows of one sweep, with tokens and curves, for the page's script."""
     samples = result.samples(all_columns=True)
     anchors = result.leading_anchors
@@ -160,7 +163,7 @@ def _rows_of(result: SweepResult) -> dict[str, Any]:
         anchors,
         result.layers,
     )
-    return {"name": name_of(result), "layers": list(result.layers), "rows": rows}
+    return {"name": name, "layers": list(result.layers), "rows": rows}
 
 
 def _common_name(data: Sequence[dict[str, Any]], key: str, otherwise: str) -> str:
@@ -181,7 +184,7 @@ def _figures(results: Sequence[SweepResult]) -> list[dict[str, Any]]:
     """Return the figures that show all sweeps, each with a text alternative."""
     found: list[dict[str, Any]] = []
     for figure, group, kind, text in report_figures(results):
-        names = ", ".join(map(name_of, group))
+        names = ", ".join(contents.names_of(group))
         axis = "edge" if all(result.has_edges for result in group) else "layer"
         verdicts = [result.verdict for result in group]
         subject = "Circuit" if kind == "circuit" else f"Effect by {axis}"

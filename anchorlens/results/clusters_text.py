@@ -40,8 +40,13 @@ def cluster_note(
     if clusters.is_by_question:
         text += (
             f": {words.groups} are drawn, because fewer than {MIN_CLUSTERS} {words.clusters} are"
-            f" there. Nothing is said beyond these {words.clusters}"
+            f" there"
         )
+        if clusters.is_by_donor:
+            text += (
+                f", and those that share a donor are drawn together ({clusters.n_drawn} clusters)"
+            )
+        text += f". Nothing is said beyond these {words.clusters}"
     else:
         text += f": whole {words.clusters} are drawn"
         if clusters.is_by_donor:

@@ -19,6 +19,7 @@ class Comparison:
         labels: Names of the first and the second run.
         units: Sentence on the clusters of each pair of sweeps; none where questions are drawn and
             the data name no relation.
+        notes: Sentences on settings that differ, and on the metric before the intervention.
     """
 
     labels: tuple[str, str]
@@ -26,6 +27,7 @@ class Comparison:
     _curves: pd.DataFrame
     _metric: MetricLabels
     units: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def table(self) -> pd.DataFrame:
         """Return the difference at every layer.
@@ -72,9 +74,10 @@ class Comparison:
         )
         if drawn.max() < MIN_QUESTIONS_FOR_LAYERS:
             few_questions = table["n"].max() < MIN_QUESTIONS_FOR_LAYERS
-            of = "shared questions" if few_questions else "clusters (relations or templates)"
+            of = "shared questions" if few_questions else "clusters of questions"
             verdict = (
-                f"Nothing is claimed: {MIN_QUESTIONS_FOR_LAYERS} {of} are needed to name layers."
+                f"Nothing is claimed: {MIN_QUESTIONS_FOR_LAYERS} {of} are needed to name layers,"
+                f" and here are {drawn.max():.0f}."
             )
         few = concentration_note(stands, "dataset", "the difference on {}")
         shown = best[
@@ -99,6 +102,7 @@ class Comparison:
         lines = [
             verdict,
             *self.units,
+            *self.notes,
             *([few] if few else []),
             head,
             *([whose] if shared else []),

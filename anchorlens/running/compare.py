@@ -1,7 +1,7 @@
 """Compare two runs by the paired difference of their curves, with intervals over questions."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -33,6 +33,8 @@ Run: TypeAlias = (
 )
 
 _ROW = ["anchor", "example_id", "question_id", "layer"]
+# Settings of these types are named where they differ.
+_SHOWN = (str, int, float, bool)
 
 
 def compare(
@@ -79,7 +81,35 @@ def compare(
     units = tuple(dict.fromkeys(unit for _, _, unit in made if unit))
     curves = curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
     words = metric_labels(curves.assign(metric=metric))
-    return Comparison(labels, tables, curves, words, units)
+    notes = tuple(dict.fromkeys(note for a, b in pairs for note in _notes(a, b, metric, labels)))
+    return Comparison(labels, tables, curves, words, units, notes)
+
+
+def _notes(a: SweepResult, b: SweepResult, metric: str, labels: tuple[str, str]) -> Iterator[str]:
+    """Yield what two sweeps do not share besides the model and the data: settings, and the metric
+    before the intervention, which limits how far it can fall.
+    """
+    own, theirs = (one.record["config"] for one in (a, b))
+    texts: list[str] = []
+    for name in own:
+        both = own[name], theirs.get(name)
+        if name in theirs and both[0] != both[1] and all(isinstance(x, _SHOWN) for x in both):
+            texts.append(f"{name} {both[0]} / {both[1]}")
+    if texts:
+        yield f"Settings that differ ({' / '.join(labels)}): {'; '.join(texts)}."
+    quick = [
+        label
+        for label, one in zip(labels, (a, b), strict=True)
+        if one.record["config"].get("quick")
+    ]
+    if quick:
+        yield f"A quick look, without nulls and with one donor: {', '.join(quick)}."
+    means: list[str] = []
+    for one in (a, b):
+        before = one.samples(metric=metric, all_columns=True)["value_before"]
+        means.append(f"{before.mean():.3g}")
+    if means[0] != means[1]:
+        yield f"{metric} before the intervention, mean of each run: {' / '.join(means)}."
 
 
 def _sweeps(run: Run) -> list[SweepResult]:

@@ -20,6 +20,7 @@ from anchorlens.report.contents import (
     facts_of,
     findings_table,
     format_value,
+    names_of,
     studies_of,
     tables_of,
     words_of,
@@ -335,9 +336,9 @@ def test_one_example_is_shown(sweeps):
     looks = [(trace.marker.symbol, trace.line.dash) for trace in figure.data]
     assert looks == [
         ("circle", "solid"),
-        *[("circle-open", "dot")] * 2,
+        *(("circle-open", "dot"), ("circle-open-dot", "dashdot")),
         ("square", "dash"),
-        *[("square-open", "dot")] * 2,
+        *(("square-open", "dot"), ("square-open-dot", "dashdot")),
     ]
     colours = [trace.line.color for trace in figure.data]
     assert [colours.index(colour) for colour in colours] == [0, 0, 0, 3, 3, 3]
@@ -447,3 +448,18 @@ def test_one_minus_sign_and_significant_digits(swap):
         "0",
         "1",
     ]
+
+
+def test_sweeps_of_one_data_set_are_told_apart_by_the_settings_that_differ(sweeps):
+    """Two sweeps of the same questions had the same name in every table."""
+    first = sweeps[0]
+    config = {**first.record["config"], "known_only": True, "seed": 7}
+    other = replace(first, record={**first.record, "config": config}, _memo={})
+    names = names_of([first, other])
+    assert names[0].endswith("(known and unknown questions)")
+    assert names[1].endswith("(known questions only)")
+    (table,) = tables_of([first, other])
+    assert table.columns[0] == "settings"
+    assert {row[0] for row in table.rows} == {"known and unknown questions", "known questions only"}
+    assert {row[0] for row in count_drops([first, other]).rows} <= set(names)
+    assert [name[-6:] for name in names_of([first, first])] == ["run 1)", "run 2)"]

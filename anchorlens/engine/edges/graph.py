@@ -113,6 +113,17 @@ class Graph:
     has_mlps: bool = True
     parallel: bool = False
 
+    def describe(self) -> str:
+        """Return the size of the model in words.
+
+        >>> Graph(n_layers=2, n_heads=4, n_kv_heads=2).describe()
+        '2 layers, 4 heads and 2 key/value heads'
+        """
+        heads = f"{self.n_heads} heads and {self.n_kv_heads} key/value heads"
+        without = "" if self.has_mlps else ", without MLPs"
+        parallel = ", parallel attention and MLP" if self.parallel else ""
+        return f"{self.n_layers} layers, {heads}{without}{parallel}"
+
     @property
     def senders(self) -> tuple[Node, ...]:
         """Senders of the model, in order of computation."""

@@ -16,12 +16,17 @@ from anchorlens.protocols.edges.faithfulness import SHARES, Faithfulness, score_
 from anchorlens.protocols.edges.select_edges import connect, grow_from_logits, rank
 from anchorlens.results.vocabulary import unit_words
 from anchorlens.statistics.bands import band
+from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     from anchorlens.protocols.edges.circuit_pairs import CircuitPairs
 
 TOP, GREEDY, CONSENSUS, ACDC = "top", "greedy", "consensus", "acdc"
 RULES = (TOP, GREEDY, CONSENSUS)
+_NO_PATH = (
+    "No edge is on a path from the embedding to the logits: the circuit computes what the ablated"
+    " prompt does, and its faithfulness is 0 by construction."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +161,10 @@ class Circuit:
             InputError: If an argument is invalid, or the model has another graph.
         """
         wanted = self._sizes(sizes)
-        opened = self._open(model, pairs, metric, ablation, progress=progress)
         circuits = [self.edges] if wanted is None else [tuple(self._select(n)) for n in wanted]
+        if not connect(self.graph, circuits[-1]):
+            warn(f"{_NO_PATH} Measure edges of all layers, or select more of them.")
+        opened = self._open(model, pairs, metric, ablation, progress=progress)
         return score_circuits(
             opened,
             circuits,
@@ -242,10 +249,21 @@ class Circuit:
         """Return the pairs on which the circuit is run; raise InputError if the model has another
         graph.
         """
+        from anchorlens.models.adapt import adapt
+        from anchorlens.models.load import as_lens_model
         from anchorlens.protocols.edges.circuit_pairs import open_pairs
+        from anchorlens.protocols.edges.edge_inputs import graph_of
 
+        lens = as_lens_model(model, progress=progress)
+        own = graph_of(adapt(lens))
+        if own != self.graph:
+            raise InputError(
+                f"model: it has {own.describe()}; the circuit is of a model with"
+                f" {self.graph.describe()}. Use the model of the circuit.",
+                argument="model",
+            )
         opened = open_pairs(
-            model,
+            lens,
             pairs,
             metric=self.metric if metric is None else metric,
             ablation=ablation,
@@ -259,20 +277,22 @@ class Circuit:
                 f" {short_repr(list(self.places))}. Give pairs with the same segments.",
                 argument="pairs",
             )
-        if opened.graph != self.graph:
-            raise InputError(
-                f"model: its graph is {opened.graph}, that of the circuit {self.graph}. Use the"
-                " model of the circuit.",
-                argument="model",
-            )
         return opened
 
     def __str__(self) -> str:
         how = "size" if self.absolute else "signed effect"
-        lines = [
-            f"Circuit of {len(self.edges):,} of {self.n_all:,} edges of {self.model}, rule"
-            f" {self.rule}, by {how} of the effect on {self.metric} in {unit_words(self.unit)}"
-        ]
+        measured = f"{self.n_all:,} edges"
+        if len(self.scores) < self.n_all:
+            measured = f"{len(self.scores):,} measured edges ({self.n_all:,} in the model)"
+        ranking = "scores of a file"
+        if self.model:
+            measured += f" of {self.model}"
+            ranking = f"{how} of the effect on {self.metric} in {unit_words(self.unit)}"
+        lines = [f"Circuit of {len(self.edges):,} of {measured}, rule {self.rule}, by {ranking}"]
+        if not connect(self.graph, self.edges):
+            lines.append(_NO_PATH)
+        if not self.edges:
+            return "\n".join(lines)
         if self.stability:
             shares = np.array([self.stability.get(edge, 0.0) for edge in self.edges])
             lines.append(

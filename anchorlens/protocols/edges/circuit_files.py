@@ -125,8 +125,8 @@ def load_circuit(path: "str | PathLike[str]", *, n_kv_heads: int | None = None) 
         return _read(found, n_kv_heads)
     except (KeyError, TypeError, AttributeError, ValueError) as why:
         raise DataError(
-            f"path={short_repr(str(path))}: no circuit of EAP-IG or the MIB benchmark ({why!r})."
-            " It has cfg, nodes and edges, with score and in_graph of every edge.",
+            f"path={short_repr(str(path))}: no circuit of EAP-IG or the MIB benchmark"
+            f" ({_say(why)}). It has cfg, nodes and edges, with score and in_graph of every edge.",
             argument="path",
         ) from why
 
@@ -149,7 +149,10 @@ def _read(found: Any, n_kv_heads: int | None) -> Circuit:
     scores: dict[Edge, float] = {}
     inside: list[Edge] = []
     for edge in graph.edges(graph.senders, graph.receivers):
-        some = [stored[name] for name in _their_names(graph, edge)]
+        names = _their_names(graph, edge)
+        if lacking := [name for name in names if name not in stored]:
+            raise ValueError(f"edge {lacking[0]} is missing, though cfg has {graph.describe()}")
+        some = [stored[name] for name in names]
         flags = {bool(one["in_graph"]) for one in some}
         if len(flags) > 1:
             raise ValueError(f"{edge.name}: in the circuit for some query heads of its group only")
@@ -176,6 +179,11 @@ def _read(found: Any, n_kv_heads: int | None) -> Circuit:
         add_bos=own.get("add_bos"),
         d_model=int(cfg["d_model"]),
     )
+
+
+def _say(why: Exception) -> str:
+    """Return an error in words: of a missing key, its name."""
+    return f"{why} is missing" if isinstance(why, KeyError) else str(why)
 
 
 def _their_node(node: Node) -> str:

@@ -1,12 +1,13 @@
 """Inputs of an edge sweep: pairs with their places, and the measured edges."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from typing_extensions import override
 
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
-from anchorlens.engine.edges.graph import LOGITS, Edge, Graph
+from anchorlens.engine.edges.graph import LOGITS, Edge, Graph, parse_node
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
@@ -77,6 +78,8 @@ def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
         edges=choose_edges(context.adapter, spec),
     )
     _warn_of_few_pairs(inputs)
+    if spec.edges is None:
+        _warn_of_unused_names(spec, inputs.edges)
     if spec.method == "attribution":
         others = "method='exact' or 'attribution_ig'"
         warn_of_flat_metric(inputs.reading.metric, spec.direction, others)
@@ -130,6 +133,21 @@ def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
             " receiver. Choose others."
         )
     return tuple(sorted(kept, key=lambda edge: edge.receiver.layer))
+
+
+def _warn_of_unused_names(spec: Edges, kept: Sequence[Edge]) -> None:
+    """Warn of single nodes that were named and are at no edge."""
+    unused: list[str] = []
+    for names, used in (
+        (spec.senders, {edge.sender.name for edge in kept}),
+        (spec.receivers, {edge.receiver.name for edge in kept}),
+    ):
+        unused += [name for name in names if parse_node(name) is not None and name not in used]
+    if unused:
+        warn(
+            f"{', '.join(unused)}: at no edge of this sweep, because no receiver lies above the"
+            " sender, or the layer is left out."
+        )
 
 
 def prompts_of(pair: PatchPair, place: Placement) -> EdgePrompts:

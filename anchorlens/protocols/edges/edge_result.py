@@ -70,6 +70,7 @@ class EdgeResult(PatchResult):
 
     cell_word: ClassVar[str] = "edge"
     change_word: ClassVar[str] = "exchanging"
+    changed_word: ClassVar[str] = "contribution"
     place_word: ClassVar[str] = "edge"
     has_layers: ClassVar[bool] = False
     has_edges: ClassVar[bool] = True

@@ -44,10 +44,6 @@ _MOST_ROWS = 8
 """Largest number of rows of the table."""
 _MOST_NAMED = 4
 """Largest number of places that are named."""
-_WORDS = {
-    "other_pair": "another pair's activations",
-    "norm_matched": "a change of the same norm and angle in another direction",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +77,11 @@ class _Grid:
     @property
     def controls(self) -> str:
         """Controls in words."""
-        return join_with_and([_WORDS[control] for control in self.result.controls])
+        words = {
+            "other_pair": f"another pair's {self.result.changed_word}",
+            "norm_matched": "a change of the same norm and angle in another direction",
+        }
+        return join_with_and([words[control] for control in self.result.controls])
 
     def size(self, cell: Cell) -> float:
         """Return the size of the effect of a cell."""
@@ -207,7 +207,7 @@ def _without_names(grid: _Grid) -> Findings:
         cells = [cell for cell in grid.standing if grid.effects[cell].value * sign > 0]
         if not cells:
             continue
-        verbs.append(f"{verb} {grid.metric}")
+        verbs.append(verb)
         fact = grid.effects[cells[0]]
         statements.append(
             Finding(
@@ -225,8 +225,11 @@ def _without_names(grid: _Grid) -> Findings:
     named = f"{result.cell_word}s"
     is_few = fact.n < MIN_QUESTIONS_FOR_LAYERS
     n, of = (fact.n, words.groups) if is_few else (fact.n_clusters, words.clusters)
+    effect = f"{verbs[0]} {grid.metric}"
+    if len(verbs) > 1:
+        effect += f", at others it {verbs[1]} it, each"
     headline = (
-        f"At some {named} {result.change_word} {join_with_and(verbs)} more than {grid.controls}."
+        f"At some {named} {result.change_word} {effect} more than {grid.controls}."
         f" {named.capitalize()} are named from {MIN_QUESTIONS_FOR_LAYERS} {of} on; here are {n}."
     )
     top = max(grid.standing, key=grid.size)
@@ -312,6 +315,13 @@ def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
                 f"Not tested: {excluded} of {len(grid.statuses)} {result.cell_word}s, whose value"
                 " follows by construction."
             )
+    n_unpaired = result.record["counts"].get("unpaired_positions", 0)
+    if n_unpaired:
+        which = "1 token" if n_unpaired == 1 else f"{n_unpaired} tokens"
+        notes.append(
+            f"{which} of the prompts had no partner in the other prompt of the pair and stayed as"
+            " they are: give prompts of equal length, or name segments."
+        )
     return tuple(filter(None, (*notes, *_notes_on_controls(result))))
 
 

@@ -87,6 +87,7 @@ class PatchResult(SweepResult):
     cell_word: ClassVar[str] = "cell"
     """Word for what is measured, in texts."""
     change_word: ClassVar[str] = "patching"
+    changed_word: ClassVar[str] = "activations"
     place_word: ClassVar[str] = "place"
     has_layers: ClassVar[bool] = True
     """Whether a place is measured at several layers, which texts name."""

@@ -261,7 +261,8 @@ def _format_share(sweep: SweepFacts) -> str:
     low, high = own["effect"].min(), own["effect"].max()
     unit = " points"
     return (
-        f"The null {SAME_ROLE} itself changes P by {low:+.1f} to {high:+.1f}{unit} (means);"
+        f"The null {SAME_ROLE} itself changes P by {round(low, 1) + 0.0:+.1f} to"
+        f" {round(high, 1) + 0.0:+.1f}{unit} (means);"
         f" {share:.0f} % of its positions are format or punctuation."
     )
 

@@ -332,6 +332,27 @@ def test_bad_arguments_of_a_selection(sweep, options, words):
         sweep.circuit(**options)
 
 
+def test_a_circuit_without_a_path_says_that_it_computes_nothing(tiny_model):
+    """Edges of the last layers alone; the embedding reaches none of them."""
+    found = al.edge_sweep(
+        tiny_model("llama"),
+        pairs_of(3),
+        senders="a1.*",
+        receivers="logits",
+        controls="none",
+        **QUIET,
+    )
+    circuit = found.circuit(2)
+    assert "2 of 4 measured edges" in str(circuit)
+    assert "No edge is on a path" in str(circuit)
+    with pytest.warns(UserWarning, match="No edge is on a path from the embedding"):
+        table = circuit.faithfulness(tiny_model("llama"), pairs_of(3), **QUIET).table()
+    assert table["faithfulness"].abs().max() < 1e-3
+    empty = circuit.prune()
+    assert not empty.edges
+    assert "nan" not in str(empty)
+
+
 def test_bad_arguments_of_a_score(sweep, tiny_model):
     circuit = sweep.circuit(10)
     model = tiny_model("llama")
@@ -342,7 +363,7 @@ def test_bad_arguments_of_a_score(sweep, tiny_model):
     ):
         with pytest.raises(InputError, match=words):
             circuit.faithfulness(model, pairs_of(2), **options, **QUIET)
-    with pytest.raises(InputError, match="its graph is"):
+    with pytest.raises(InputError, match="the circuit is of a model with"):
         circuit.faithfulness(tiny_model("gpt2"), pairs_of(2), **QUIET)
     unequal = [
         {"clean": "of tea is a cup of", "corrupted": "of jam", "answer": " t", "wrong": " j"}
