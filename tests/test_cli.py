@@ -154,7 +154,7 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--n-spot-checks", "-1"], "(--n-spot-checks)"),
         (["--max-memory", "lots"], "(--max-memory)"),
         (["--max-memory", "1MB"], "with the smallest batches this sweep needs about"),
-        (["--donors", "zero", "--direction", "denoising"], "(--donors, --direction)"),
+        (["--donors", "zero", "--direction", "denoising"], "(--donors 'same_relation', --direction)"),
         (["--limit", "0"], "must be an integer >= 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
         (["--dataset", "popqq"], "popqq"),
@@ -333,7 +333,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figur
         code=1,
     ).err
     assert "No row is left to measure in lonely. Dropped: no_donor 1" in err
-    assert "(--donors)" in err
+    assert "(--donors 'random')" in err
     assert err.count("No row is left") == 1
     assert "1 of 2 sweeps had no row; the others are saved." in err
     assert set(pd.read_parquet(out / "samples.parquet")["dataset"]) == {"mine"}

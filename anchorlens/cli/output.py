@@ -94,7 +94,7 @@ def _shell_value(text: str, name: str) -> str:
     ' question=...'
     """
     advice = re.search(
-        rf"\b(?:[Uu]se|[Pp]ass|[Gg]ive|or|and|with) {name}=('[^']*'|{{[^}}]*}})", text
+        rf"\b(?:[Uu]se|[Pp]ass|[Gg]ive|or) {name}=('[^']*'|{{[^}}]*}})", text
     )
     if advice is None:
         return ""

@@ -109,8 +109,8 @@ def cell_text(value: object, where: str, field: str) -> str | None:
         return str(int(value)) if value == int(value) else repr(value)
     fix = "Write yes and no" if isinstance(value, bool) else "Write it as text"
     raise DataError(
-        f"{where}: {field}={short_repr(value)}: must be text or a finite number. {fix}, or leave the"
-        " cell empty."
+        f"{where}: {field}={short_repr(value)}: must be text or a finite number. {fix}, or leave"
+        " the cell empty."
     )
 
 

@@ -1,4 +1,4 @@
-"""Find the columns of a file that fit fields by name, and files of known layouts that do not fit."""
+"""Find the columns of a file that fit fields by name, and published layouts that do not fit."""
 
 import difflib
 import re
@@ -40,8 +40,8 @@ class UnfitLayout:
 
 _NQ_COLUMNS = frozenset(("document", "document_text", "document_html", "question_text"))
 _COUNTERFACT_CURE = (
-    "CounterFact: its rows have no corrupted prompt. Make pairs from requested_rewrite of two rows r"
-    " and s of one relation_id, for load_pairs:"
+    "CounterFact: its rows have no corrupted prompt. Make pairs from requested_rewrite of two rows"
+    " r and s of one relation_id, for load_pairs:"
     " {'clean': r['prompt'].format(r['subject']), 'corrupted': r['prompt'].format(s['subject']),"
     " 'answer': ' ' + r['target_true']['str'], 'wrong': ' ' + s['target_true']['str']}."
 )

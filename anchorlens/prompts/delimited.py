@@ -130,7 +130,8 @@ def describe_missing_header(
             f" {len(header)} columns, with {needed} among them."
         )
     names = (delimiter.strip() or ", ").join(shown)
-    return f"The first line looks like data. Add a line with the names of the columns, such as {names}."
+    cure = f"Add a line with the names of the columns, such as {names}."
+    return f"The first line looks like data. {cure}"
 
 
 def _find_delimiter(text: str, usual: str, known: Collection[str]) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 ``datasets.Dataset``, a file or a sample.
 """
 
-import difflib
 import hashlib
 import json
 import os
@@ -13,24 +12,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_int, join_words, list_counts, short_repr, shorten
-from anchorlens.errors import DataError, InputError, did_you_mean
+from anchorlens.display import as_int, list_counts, short_repr, shorten
+from anchorlens.errors import DataError, EmptySweepError, InputError, did_you_mean
 from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
 from anchorlens.prompts.answer_space import ADD, ANSWER_SPACES, KEEP, join_by_space
 from anchorlens.prompts.cells import (
     cell_text,
-    field_key,
     find_bad_character,
     replace_bad_characters,
-    unpack,
 )
-from anchorlens.prompts.column_names import find_unfit_layout, has_fields, suggest_columns
 from anchorlens.prompts.dataset import Dropped, RowDropped
-from anchorlens.prompts.delimited import ONE_COLUMN, describe_missing_header, looks_like_data
 from anchorlens.prompts.drop_reasons import PAIR_FIXES, check_not_empty
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
+from anchorlens.prompts.pair_columns import (
+    ANSWER_FIELDS,
+    FIELDS,
+    check_pair_columns,
+    check_pair_layout,
+    check_pair_mapping,
+    rename_pair_columns,
+)
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES, sample_rows
-from anchorlens.prompts.pairs import AnyOf, PairData, PromptPair, content_of, list_answers
+from anchorlens.prompts.pairs import (
+    AnswerText,
+    AnyOf,
+    PairData,
+    PromptPair,
+    content_of,
+    list_answers,
+)
 from anchorlens.prompts.read_rows import (
     EXTENSIONS,
     RawData,
@@ -49,15 +59,8 @@ from anchorlens.warn import warn
 PairSource: TypeAlias = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | Any
 """Type of the first argument of ``load_pairs``."""
 
-_REQUIRED = ("clean", "corrupted")
-_ANSWERS = ("answer", "wrong")
-_TEXTS = (*_REQUIRED, *_ANSWERS)
-FIELDS = (*_TEXTS, "id", "group", "template", "segments", "alignment")
-"""Columns that are read."""
 # Names of columns that hold token ids, such as correct_idx.
 _ID_COLUMN = re.compile(r"(^|_)(idx|ids?|index|tokens?)$", re.IGNORECASE)
-# A name of `columns=` that is as near as this to a field is a misspelt field.
-_MISSPELT = 0.75
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def load_pairs(
             argument="limit",
         )
     options = _PairOptions(
-        columns=_check_columns_argument(columns),
+        columns=check_pair_mapping(columns),
         answer_space=_choose("answer_space", answer_space, ANSWER_SPACES),
         numbers=_choose("numbers", numbers, (TEXT, IDS)),
         answers_sep=_check_separator(answers_sep),
@@ -180,19 +183,18 @@ def load_pairs(
     origin = _find_origin(source, [*FIELDS, *options.columns.values()], count)
     try:
         raw = origin.read()
-        _check_layout(raw, options.columns)
-        rows = _rename(raw.rows[:count], options.columns, raw)
+        check_pair_layout(raw, options.columns)
+        rows = rename_pair_columns(raw.rows[:count], options.columns, raw)
         if raw.delimiter:
-            rows = drop_zero_decimals(rows, _ANSWERS, origin.label)
+            rows = drop_zero_decimals(rows, ANSWER_FIELDS, origin.label)
         if options.numbers == TEXT:
             _warn_of_ids(rows, options.columns)
-        _check_rows(rows, options, raw)
+        check_pair_columns(rows, options.extra, raw, has_unread=not options.columns)
         data = _read_pairs(rows, origin, options, dataset_name or origin.name, count)
     except DataError as why:
         argument = why.arguments[0] if why.arguments else "source"
         raise DataError(f"source={short_repr(source)}: {why}", argument=argument) from why
-    _warn_of_aliases(rows, origin)
-    _check_dropped(data)
+    _check_usable_pairs(data)
     reading = {**raw.reading, **options.record()}
     return PairData(**{**vars(data), "reading": reading})
 
@@ -235,34 +237,6 @@ def _check_separator(answers_sep: object) -> str | None:
     )
 
 
-def _check_columns_argument(columns: object) -> dict[str, str]:
-    if columns is None:
-        return {}
-    if not isinstance(columns, Mapping) or not all(
-        isinstance(one, str) for one in (*columns, *columns.values())
-    ):
-        raise InputError(
-            f"columns={short_repr(columns)}: must be a dictionary from field names to column names,"
-            " such as {'clean': 'prompt', 'corrupted': 'other'}.",
-            argument="columns",
-        )
-    for field, column in columns.items():
-        near = difflib.get_close_matches(field, FIELDS, n=1, cutoff=_MISSPELT)
-        if field not in FIELDS and near:
-            raise InputError(
-                f"columns={{{field!r}: {column!r}}}: is nearly the field {near[0]!r}. Write"
-                f" {near[0]!r}, or another name for a column that a metric reads.",
-                argument="columns",
-            )
-        if field not in FIELDS and column in FIELDS:
-            raise InputError(
-                f"columns={{{field!r}: {column!r}}}: {column!r} is a field. Write the field first,"
-                " then the column.",
-                argument="columns",
-            )
-    return dict(columns)
-
-
 def _find_origin(source: object, known: Collection[str], limit: int | None) -> _Origin:
     is_read = column_filter(known)
     if isinstance(source, str) and source in PAIR_SAMPLES:
@@ -288,104 +262,6 @@ def _find_origin(source: object, known: Collection[str], limit: int | None) -> _
     return _Origin(f"file:{path.name}", file_stem(path), has_cells, read)
 
 
-def _check_layout(raw: RawData, columns: Mapping[str, str]) -> None:
-    """Raise DataError for a file of a published layout that has no prompt pairs."""
-    names = (*raw.columns, *raw.unread)
-    layout = find_unfit_layout(raw.rows, names)
-    needed = [(field,) for field in _REQUIRED]
-    if layout is not None and not has_fields(needed, columns, names, layout):
-        raise DataError(layout.cure)
-
-
-def _rename(rows: Rows, columns: Mapping[str, str], raw: RawData) -> Rows:
-    """Return rows with the names of fields; with ``columns=`` only the fields and named columns.
-
-    A column that differs from a field by case or blanks is the field.
-    """
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    for field, column in columns.items():
-        if column in names:
-            continue
-        problem = f"there is no column {column!r}, or it is empty"
-        fix = did_you_mean(column, (*names, *raw.unread))
-        if column in raw.empty_columns:
-            problem = f"column {column!r} is empty in all rows"
-            fix = "Fill in its cells, or name another column."
-        raise DataError(f"columns={{{field!r}: {column!r}}}: {problem}. {fix}", argument="columns")
-    sources: dict[str, str] = dict(columns)
-    for field in FIELDS:
-        near = [name for name in names if field_key(name) == field]
-        if field in names:
-            near = [field]
-        if field not in sources and len(near) == 1 and near[0] not in columns.values():
-            sources[field] = near[0]
-    if not columns:
-        taken = set(sources.values())
-        sources |= {name: name for name in names if name not in taken}
-    renamed: Rows = []
-    for row in rows:
-        own = {field: row[column] for field, column in sources.items() if column in row}
-        renamed.append(own)
-    return renamed
-
-
-def _check_rows(rows: Rows, options: _PairOptions, raw: RawData) -> None:
-    """Raise DataError if there is no row, or if a column is unknown or missing in all rows."""
-    if not rows:
-        raise DataError("There is no row. Give at least one pair.")
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    if not options.columns:
-        names |= dict.fromkeys(raw.unread)
-    known = {*FIELDS, *options.extra}
-    unknown = [name for name in names if name not in known]
-    missing = [name for name in _REQUIRED if name not in names]
-    if raw.delimiter and not known.intersection(names) and looks_like_data(raw.columns, raw.rows):
-        examples = [_TEXTS[:n] for n in range(2, len(_TEXTS) + 1)]
-        raise DataError(describe_missing_header(raw.columns, examples, raw.delimiter))
-    if unknown:
-        raise DataError(_describe_unknown(unknown, missing, list(names)))
-    if missing:
-        name = missing[0]
-        problem = "is missing"
-        if name in map(field_key, raw.empty_columns):
-            problem = "is empty in all rows"
-        needed = " and ".join(_REQUIRED)
-        has = f" It has {join_words(names)}." if names else ""
-        raise DataError(f"Column {name!r} {problem}. Rows need {needed}.{has}")
-
-
-def _describe_unknown(unknown: Sequence[str], missing: Sequence[str], names: Sequence[str]) -> str:
-    """Return the problem of columns that are no field, with the cure.
-
-    Args:
-        unknown: Names that are no field.
-        missing: Required fields without a column.
-        names: Names of all columns.
-    """
-    name = unknown[0]
-    if len(names) == 1:
-        return f"Unknown column {name!r}. {ONE_COLUMN}"
-    near = did_you_mean(name, FIELDS)
-    if not missing:
-        is_near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=_MISSPELT)
-        key = name if name.isidentifier() and not is_near else "label"
-        fix = f"keep it for a metric function with columns={{{key!r}: {name!r}}}."
-        return f"Unknown column {name!r}. {near} Rename or remove it, or {fix}"
-    free = [field for field in _TEXTS if field not in names]
-    suggested = suggest_columns(free, unknown)
-    if set(missing) <= set(suggested):
-        return f"Unknown column {name!r}. {near} Rename it, or pass columns={suggested}."
-    needed = " and ".join(_REQUIRED)
-    return (
-        f"Unknown column {name!r}. Rows need {needed}, and it has {join_words(names)}. Rename the"
-        " columns that hold these prompts, or name them in columns=."
-    )
-
-
 def _warn_of_ids(rows: Rows, columns: Mapping[str, str]) -> None:
     """Warn if a column of numbers is read as text, but its name is that of token ids."""
     for field in ("answer", "wrong"):
@@ -398,24 +274,12 @@ def _warn_of_ids(rows: Rows, columns: Mapping[str, str]) -> None:
             )
 
 
-def _warn_of_aliases(rows: Rows, origin: _Origin) -> None:
-    """Warn of answers that seem to list several in one text."""
-    for field, kind in (("answer", "answer"), ("wrong", "wrong answer")):
-        aliases = AliasCells()
-        for number, row in enumerate(rows, start=1):
-            cell = row.get(field)
-            where = f"{origin.label}, row {number}"
-            if not isinstance(cell, str) or (origin.has_cells and unpack(cell, where) is not cell):
-                continue
-            # Code may end in a semicolon: one at an end separates nothing.
-            inner = cell.strip().strip("|;").strip()
-            aliases.add(inner, f"{where}: the {kind} {shorten(cell)}")
-        warn_of_doubts(aliases.doubts())
-
-
-def _check_dropped(data: PairData) -> None:
+def _check_usable_pairs(data: PairData) -> None:
     """Raise EmptySweepError if no pair is left, and warn if most rows are dropped."""
-    check_not_empty(data.pairs, data.dropped, f"in {data.source}")
+    try:
+        check_not_empty(data.pairs, data.dropped, f"in {data.source}")
+    except EmptySweepError as why:
+        raise EmptySweepError(str(why), argument="source") from why
     n_rows = len(data.pairs) + len(data.dropped)
     if 2 * len(data.dropped) > n_rows:
         counts = Counter(row.reason for row in data.dropped).most_common()
@@ -434,12 +298,17 @@ def _read_pairs(
     reader = CellReader(origin.has_cells, options.numbers, options.answers_sep)
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
+    aliases = {field: AliasCells() for field in ANSWER_FIELDS}
     for number, row in enumerate(rows, start=1):
         where = f"row {number}"
         pair_id = cell_text(row.get("id"), where, "id") or f"{number - 1:06d}"
         group = cell_text(row.get("group"), where, "group") or pair_id
         try:
             pair = _read_pair(row, pair_id, group, reader, options.extra)
+            for field, cells in aliases.items():
+                answer = getattr(pair, field)
+                if answer == row.get(field):  # no list, no JSON and nothing to split
+                    _look_for_aliases(answer, field, f"{origin.label}, {where}", cells)
             pairs.append(join_by_space(pair) if options.answer_space == ADD else pair)
         except RowDropped as why:
             dropped.append(
@@ -452,6 +321,8 @@ def _read_pairs(
                     detail=f"{where}: {replace_bad_characters(why.detail)}",
                 )
             )
+    for cells in aliases.values():
+        warn_of_doubts(cells.doubts())
     for repeated, n in Counter(pair.id for pair in pairs).items():
         if n > 1:
             raise DataError(f"{n} rows have the id {repeated!r}. Give unique ids, or none.")
@@ -464,6 +335,14 @@ def _read_pairs(
         sha256=hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest(),
         limit=limit,
     )
+
+
+def _look_for_aliases(answer: AnswerText | None, field: str, where: str, cells: AliasCells) -> None:
+    """Note an answer that seems to list several in one text; code may end in a semicolon."""
+    if isinstance(answer, str):
+        name = "wrong answer" if field == "wrong" else field
+        inner = answer.strip().strip("|;").strip()
+        cells.add(inner, f"{where}: the {name} {shorten(answer)}")
 
 
 def _cell_repr(row: Mapping[str, Any], column: str) -> str:

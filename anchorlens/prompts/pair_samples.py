@@ -31,5 +31,4 @@ PAIR_SAMPLES = {name: _sample(name, note) for name, note in _NOTES.items()}
 def sample_rows(name: str) -> Rows:
     """Read an embedded sample."""
     file = resources.files("anchorlens.prompts") / "samples" / f"{name}.csv"
-    rows = parse_table(file.read_text(encoding="utf8"), name, ",").rows
-    return rows
+    return parse_table(file.read_text(encoding="utf8"), name, ",").rows

@@ -89,7 +89,8 @@ def read_table(
         return RawData(_read_stream(table, limit), {"stream": f"first {limit} rows"})
     if isinstance(table, Mapping) or not hasattr(table, "select_columns"):
         rows = _table_rows(table)
-        names = table.columns if _is_frame(table) else _names_of(table)
+        is_rows = isinstance(table, list | tuple | Mapping)
+        names = _names_of(table) if is_rows else table.columns
         return RawData(rows, columns=tuple(map(str, names)))
     from anchorlens.prompts.arrow_columns import decode_table
 

@@ -36,7 +36,8 @@ def drop_zero_decimals(
                 row[name] = f"{match[1]}{int(match[2])}{match[3]}"
         first = cells[0].strip()
         warn(
-            f"{source}: the numbers of column {name!r} are read without .0, such as {first} as"
-            f" {int(first[:-2])}. Save the file as jsonl with these answers as text, if .0 is meant."
+            f"{source}: the numbers of column {name!r} are read without .0, such as {first}"
+            f" as {int(first[:-2])}. Save the file as jsonl with these answers as text, if .0 is"
+            " meant."
         )
     return changed

@@ -8,8 +8,8 @@ from typing import Any
 
 from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
-from anchorlens.prompts.cells import field_key, unpack
 from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
+from anchorlens.prompts.cells import field_key, unpack
 from anchorlens.prompts.column_names import find_unfit_layout, has_fields, suggest_columns
 from anchorlens.prompts.delimited import (
     DELIMITERS,
@@ -214,15 +214,12 @@ def _cure_of_names(
         if 2 <= n_choices <= len(_LETTERS) and raw.columns[-1].strip() in list(_LETTERS):
             examples.append(["question", *_LETTERS[:n_choices], "answer"])
         return describe_missing_header(raw.columns, examples, raw.delimiter)
-    fields = [group[0] for group in missing]
-    suggested = suggest_columns(
-        ["answers" if one == schema.answers[0] else one for one in fields], names
-    )
+    fields = ["answers" if group == schema.answers else group[0] for group in missing]
+    suggested = suggest_columns(fields, names)
+    fix = "Rename the columns that hold these, or name them in columns=."
     if len(suggested) == len(fields):
-        pairs = dict(zip(fields, suggested.values(), strict=True))
-        fix = f"Pass columns={pairs}."
-    else:
-        fix = "Rename the columns that hold these, or name them in columns=."
+        columns = {group[0]: suggested[field] for group, field in zip(missing, fields, strict=True)}
+        fix = f"Pass columns={columns}."
     if is_nameless and _TABLE.search(source):
         fix += " The first line of the file has the names of the columns."
     return fix

@@ -22,6 +22,7 @@ EMMA = {"question": "Who wrote Emma?", "answers": "Austen"}
 CSV = "question,answers\n"
 TWICE, OBJECT = '"x", "answers": "y"', '{"value": "x", "value": "y"}'
 NO_TEXT = "must be text or a finite number. Write it as text"
+TRUTH = "must be text or a finite number. Write yes and no, or leave the cell empty."
 
 
 def parquet(**columns: Any) -> bytes:
@@ -85,8 +86,8 @@ REFUSED = {
         ("a.parquet", parquet(question="Who?", answers=MAP)),
         f"answers=['value', 'Paris']: {NO_TEXT}",
     ),
-    "true": (("a.jsonl", line("true")), f"answers=True: {NO_TEXT}"),
-    "true in a list as text": (("a.csv", f'{CSV}Who?,"[True]"'), f"answers=True: {NO_TEXT}"),
+    "true": (("a.jsonl", line("true")), f"answers=True: {TRUTH}"),
+    "true in a list as text": (("a.csv", f'{CSV}Who?,"[True]"'), f"answers=True: {TRUTH}"),
     "ellipsis": (("a.csv", f"{CSV}Who?,[...]"), f"answers=an ellipsis: {NO_TEXT}"),
     "set, which has no first alias": (
         cell({"Rome", "Roma"}, "answers"),

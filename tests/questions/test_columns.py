@@ -150,11 +150,14 @@ def test_invalid_columns_from_a_shell_are_refused(unchecked, text):
         (
             {"q": 1, "entity": 2},
             (
-                "it lacks question and answers or answer. It has entity, q. Pass"
-                " columns={'question': '...', "
+                "it lacks question and answers or answer. It has entity, q. Rename the columns that"
+                " hold these, or name them in columns=."
             ),
         ),
-        ({"question": "q", "Gold": "a"}, "It has Gold, question. Pass columns={'answers': '...'}."),
+        (
+            {"question": "q", "Gold": "a"},
+            "It has Gold, question. Pass columns={'answers': 'Gold'}.",
+        ),
         (
             {"question": "q", "possible_answers": "a"},
             "It has possible_answers, question. Its fields fit: popqa. Pass dataset_name='popqa'.",

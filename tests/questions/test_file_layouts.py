@@ -92,7 +92,8 @@ LAYOUTS = {
     "MMLU without a header": Layout(
         "m.csv",
         f"{Q},{','.join(CHOICES)},B\nWho wrote Emma?,a,b,c,d,A\n",
-        said="The first line of the file has the names of the columns",
+        said="The first line looks like data. Add a line with the names of the columns, such as"
+        " question,A,B,C,D,answer.",
     ),
     "MedMCQA": Layout(
         "m.jsonl",
@@ -298,6 +299,29 @@ LAYOUTS = {
     "true or false": Layout(
         "a.jsonl", lines({"question": Q, "answer": True}), said="answer=True: must be text"
     ),
+    "true or false as text": Layout(
+        "a.csv", f"question,answer\n{Q},True\n", [("True",)], "Write yes and no"
+    ),
+    "whole numbers of a column with a gap": Layout(
+        "a.csv",
+        f"question,answer\nHow many legs has a spider?,8.0\n{Q},\n",
+        [("8",)],
+        "such as 8.0 as 8",
+    ),
+    "joiners at the ends": Layout("a.csv", CSV.replace("Lima", "\u200cLima\u200d"), LIMA),
+    "a column of empty cells": Layout(
+        "a.csv", f"question;answer;relation\n{Q};;x\n", said="column 'answer' is empty in all rows"
+    ),
+    "Natural Questions with documents": Layout(
+        "n.jsonl",
+        lines({"question_text": Q, "document_text": "Lima", "annotations": []}),
+        said="Use NQ-open, with the columns question and answer",
+    ),
+    "CounterFact": Layout(
+        "counterfact.json",
+        json.dumps([{"case_id": 1, "requested_rewrite": {"prompt": "{} is"}}]),
+        said="CounterFact: its rows have no corrupted prompt.",
+    ),
     "an object under another key": Layout(
         "a.json", json.dumps({"Questions": [QUESTION]}), said="It has the keys Questions."
     ),
@@ -473,7 +497,10 @@ SHOWN = [
         "SQuAD 2",
         "MRQA",
         "MMLU",
+        "MMLU without a header",
         "ARC as published",
+        "Natural Questions with documents",
+        "CounterFact",
     ),
     *("AQuA, choices with labels", "letters without choices", "class labels", "stream"),
     *("stream with a limit", "semicolons", "tabs in a csv", "line sep=;", "colons", "Unicode text"),
@@ -482,7 +509,8 @@ SHOWN = [
     *("names with spaces", "names with spaces, given", "aliases with semicolons"),
     *("aliases with semicolons, split", "aliases in lines", "aliases with commas in most rows"),
     *("JSON in a cell", "a list without quotation marks in a cell", "an error of a spreadsheet"),
-    *("UTF-8 that was read as Latin-1", "questions in German"),
+    *("UTF-8 that was read as Latin-1", "questions in German", "a column of empty cells"),
+    *("whole numbers of a column with a gap", "true or false as text"),
 ]
 
 

@@ -246,7 +246,7 @@ def test_the_verdict_names_the_relations_and_ten_to_nineteen_name_no_layer():
     text, drawn = verdict(11)
     assert drawn == {11}
     assert text.startswith(
-        "Nothing is claimed: 20 clusters (relations or templates) are needed to name layers.\n"
+        "Nothing is claimed: 20 clusters of questions are needed to name layers, and here are 11.\n"
         "40 questions of 11 relations: whole relations are drawn. Intraclass correlation of the"
         " largest difference "
     )

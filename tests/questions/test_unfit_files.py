@@ -1,0 +1,153 @@
+"""Question files that do not fit: one sentence names the layout or column, and the cure works."""
+
+import json
+import re
+import warnings
+
+import pandas as pd
+import pytest
+
+from anchorlens.errors import DataError
+from anchorlens.questions.datasets import load_qa
+
+Q = "What is the capital of Peru?"
+SIMPLIFIED = {
+    "example_id": 1,
+    "question_text": "what is the capital of peru",
+    "document_text": "Lima is",
+    "annotations": [{"short_answers": [{"start_token": 0, "end_token": 1}]}],
+}
+DEFAULT = {
+    "id": "1",
+    "document": {"title": "Peru"},
+    "question": {"text": "what is the capital of peru", "tokens": ["what"]},
+    "annotations": {"short_answers": [{"text": ["Lima"]}], "yes_no_answer": [-1]},
+}
+NQ = r"Natural Questions with documents: .*Use NQ-open, with the columns question and answer"
+
+
+def refusal(source, **more):
+    with pytest.raises(DataError) as refused:
+        load_qa(source, **more)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("row", [SIMPLIFIED, DEFAULT], ids=["simplified", "default"])
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "list"])
+def test_natural_questions_with_documents_are_named(row, form, tmp_path):
+    path = tmp_path / f"a.{form}"
+    if form == "jsonl":
+        path.write_text(json.dumps(row))
+    elif form == "parquet":
+        pd.DataFrame([row]).to_parquet(path)
+    source = [row] if form == "list" else path
+    for more in ({}, {"columns": {"answers": "annotations"}}, {"dataset_name": "nq"}):
+        assert re.search(NQ, refusal(source, **more))
+    (example,) = load_qa([{**row, "question": Q, "answer": "Lima"}]).examples
+    assert example.answers == ("Lima",)
+
+
+def test_counterfact_is_named():
+    row = {"case_id": 1, "requested_rewrite": {"prompt": "{} is"}, "paraphrase_prompts": []}
+    for more in ({}, {"columns": {"question": "requested_rewrite.prompt"}}):
+        message = refusal([row], **more)
+        assert "CounterFact: its rows have no corrupted prompt" in message
+        assert "columns=" not in message
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (("q", "gold"), {"question": "q", "answers": "gold"}),
+        (("the question", "best answer"), {"question": "the question", "answers": "best answer"}),
+        (("question", "label"), {"answers": "label"}),
+        (("question_id", "query", "answer"), {"question": "query"}),
+    ],
+)
+def test_columns_that_fit_by_name_are_suggested(names, columns):
+    row = {name: "Lima" if name == names[-1] else Q for name in names}
+    assert refusal([row]).endswith(f"Pass columns={columns}.")
+    assert load_qa([row], columns=columns).examples[0].answers == ("Lima",)
+
+
+@pytest.mark.parametrize("names", [("Frage", "Antwort"), ("q", "entity"), ("question_id", "x")])
+def test_no_columns_are_suggested_that_do_not_fit(names):
+    message = refusal([dict(zip(names, (Q, "Lima"), strict=True))])
+    assert "columns={" not in message
+    assert "Rename the columns that hold these, or name them in columns=." in message
+
+
+HEADERLESS = {
+    "MMLU": (f"{Q},Quito,Lima,La Paz,Bogota,B\n", "question,A,B,C,D,answer"),
+    "MMLU with a repeated choice": (f"{Q},Lima,Lima,La Paz,Bogota,B\n", ""),
+    "question and answer": (f"{Q},Lima\n", "question,answer"),
+    "cells that occur again": ("Lima?,yes\nQuito?,yes\n", "question,answer"),
+    "semicolons": (f"{Q};Lima\n", "question;answer"),
+}
+
+
+@pytest.mark.parametrize("case", HEADERLESS)
+def test_a_table_without_a_header_is_recognised(case, tmp_path):
+    first, shown = HEADERLESS[case]
+    path = tmp_path / "a.csv"
+    text = first if case.startswith("cells") else first + first.replace("Peru", "Chile")
+    path.write_text(text)
+    message = refusal(path)
+    assert "first line looks like data. Add a line with the names of the columns" in message
+    assert "columns={" not in message
+    assert not shown or message.endswith(f"such as {shown}.")
+    if shown:
+        path.write_text(f"{shown}\n{text}")
+        assert load_qa(path).pool_dropped.get("no_answer", 0) == 0
+
+
+@pytest.mark.parametrize("header", ["frage,antwort", "correct?,text", "id,my own name"])
+def test_a_header_of_other_names_is_no_data(header, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{Q},Lima\n{header}\n")  # a joined file repeats its header
+    assert "looks like data" not in refusal(path)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "frame", "parquet"])
+def test_an_empty_column_is_named(form, tmp_path):
+    frame = pd.DataFrame({"question": [Q, Q], "answer": [None, None], "relation": ["a", "b"]})
+    path = tmp_path / f"a.{form}"
+    if form == "csv":
+        frame.to_csv(path, index=False, sep=";")
+    elif form == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif form == "parquet":
+        frame.to_parquet(path)
+    source = frame if form == "frame" else path
+    assert "column 'answer' is empty in all rows. Fill in the cells." in refusal(source)
+    mapped = refusal(source, columns={"answers": "answer"})
+    assert re.search(r"column 'answer' of .* is empty in all rows\. Fill in its cells", mapped)
+
+
+@pytest.mark.parametrize("form", ["csv", "list"])
+def test_true_and_false_in_all_answers_are_noticed(form, tmp_path):
+    rows = [{"question": Q, "answer": "True"}, {"question": "Is Rome in Peru?", "answer": "False"}]
+    path = tmp_path / "a.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    with pytest.warns(UserWarning, match="all answers are True, False. Write yes and no") as caught:
+        load_qa(path if form == "csv" else rows)
+    assert len(caught) == 1
+    assert "answer=True: must be text or a finite number. Write yes and no" in refusal(
+        [{"question": Q, "answer": True}]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_qa([*rows, {"question": "Who wrote Emma?", "answer": "Jane Austen"}])
+        load_qa([{**rows[0], "choices": ["True", "False"]}])
+
+
+def test_rows_that_a_wrong_column_drops_are_noticed():
+    rows = [
+        {"question": f"What is the capital of {c}?", "answer": c, "entity": "Peru"} for c in "ABCD"
+    ]
+    rows += [{"question": Q, "answer": "Lima", "entity": "Peru"}]
+    said = r"list: 4 of 5 rows are dropped as bad_annotation: list, row 1: .*subject"
+    with pytest.warns(UserWarning, match=said):
+        load_qa(rows, columns={"subject": "entity"})
