@@ -154,7 +154,10 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--n-spot-checks", "-1"], "(--n-spot-checks)"),
         (["--max-memory", "lots"], "(--max-memory)"),
         (["--max-memory", "1MB"], "with the smallest batches this sweep needs about"),
-        (["--donors", "zero", "--direction", "denoising"], "(--donors 'same_relation', --direction)"),
+        (
+            ["--donors", "zero", "--direction", "denoising"],
+            "(--donors 'same_relation', --direction)",
+        ),
         (["--limit", "0"], "must be an integer >= 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
         (["--dataset", "popqq"], "popqq"),

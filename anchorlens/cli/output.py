@@ -93,9 +93,7 @@ def _shell_value(text: str, name: str) -> str:
     >>> _shell_value("Pass columns={'question': '...'}.", "columns")
     ' question=...'
     """
-    advice = re.search(
-        rf"\b(?:[Uu]se|[Pp]ass|[Gg]ive|or) {name}=('[^']*'|{{[^}}]*}})", text
-    )
+    advice = re.search(rf"\b(?:[Uu]se|[Pp]ass|[Gg]ive|or) {name}=('[^']*'|{{[^}}]*}})", text)
     if advice is None:
         return ""
     value = advice[1]

@@ -145,7 +145,7 @@ class CircuitRuns:
         self.metric = metric
         self.n = len(kept)
         self.first = ablation.first_difference(kept)
-        self._places = self._changed_positions(places)
+        self._places = self._positions_by_place(places)
         self._layers = ablation.layers
         x = embed_row(adapter, kept)
         whole = [x[self.first :].float() - self._layers[0].pre[self.first :].float()]
@@ -156,7 +156,7 @@ class CircuitRuns:
                 whole.append(states.mlp[self.first :].float() - layer.mlp[self.first :])
         self._whole = torch.stack([one.to(adapter.device) for one in whole])
 
-    def _changed_positions(
+    def _positions_by_place(
         self, places: Sequence[Sequence[int]] | None
     ) -> "list[Int[Tensor, 'some_changed']] | None":
         """Return the positions of each place, counted from the first difference."""

@@ -71,8 +71,8 @@ class Edge(NamedTuple):
     """Edge of the graph: what ``sender`` adds to the stream, as ``receiver`` reads it.
 
     Attributes:
-        sender: Sender.
-        receiver: Receiver.
+        sender: Node whose contribution is read.
+        receiver: Node that reads it.
         place: Positions of a pair at which it is read: ``all``, the name of a segment, or
             ``pos:5``.
     """

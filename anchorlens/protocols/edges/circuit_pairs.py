@@ -77,7 +77,7 @@ class CircuitPairs:
 
     @property
     def every_edge(self) -> tuple[Edge, ...]:
-        """All edges of the model, at each place."""
+        """Edges of the model, at each place."""
         return self.graph.edges(self.graph.senders, self.graph.receivers, self.places)
 
     def masks(self, circuits: Sequence[Collection[Edge]]) -> Masks:
