@@ -50,7 +50,7 @@ class Circuit:
         d_model: Width of the residual stream, which files of other programs name.
         by: Positions at which contributions are kept together: ``all``, ``segment`` or
             ``position``. Otherwise than ``all``, an edge is in the circuit at single places.
-        places: These places.
+        places: Names of the places of its edges.
 
     Example:
         >>> circuit = edges.circuit(top=200)  # doctest: +SKIP
