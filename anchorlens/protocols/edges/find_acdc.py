@@ -69,7 +69,7 @@ def acdc(
         graph.choose([one] if isinstance(one, str) else list(one), name)
         for one, name in ((senders, "senders"), (receivers, "receivers"))
     ]
-    tested = graph.edges(*chosen)
+    tested = graph.edges(chosen[0], chosen[1])
     if not tested:
         raise InputError("senders: no edge to these receivers. Choose others.", argument="senders")
     kept = set(graph.edges(graph.senders, graph.receivers))
