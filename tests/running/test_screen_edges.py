@@ -45,7 +45,7 @@ def test_the_statement_by_segment_is_about_edges_that_reach_the_cut_at_some_segm
     )
     options = OPTIONS | {"by": "segment"}
     every = al.edge_sweep(model, pairs, n_spot_checks=0, **options)
-    assert every.places == ("first", "second")
+    assert every.places == ("first", "second", "rest")
     sizes = every.table()["effect"].abs().groupby(every.table()["edge"]).max()
     found = al.screen_edges(model, pairs, top=10, audit=20, **options)
     others = sizes.drop(list(found.candidates))
@@ -53,7 +53,7 @@ def test_the_statement_by_segment_is_about_edges_that_reach_the_cut_at_some_segm
     assert found.missed_at_most >= (others >= found.cut).sum()
     assert found.found == (sizes[list(found.candidates)] >= found.cut).sum() == 5
     assert "at some segment" in str(found)
-    assert len(found.table()) == 2 * 30
+    assert len(found.table()) == 3 * 30
 
 
 def test_a_cut_that_every_edge_reaches_is_missed_by_all_others(tiny_model):
