@@ -8,7 +8,11 @@ from math import copysign, floor, isnan, log10
 
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, MIN_QUESTIONS_FOR_LAYERS
+from anchorlens.constants import (
+    MIN_CLUSTERS,
+    MIN_QUESTIONS_FOR_CLAIM,
+    MIN_QUESTIONS_FOR_LAYERS,
+)
 from anchorlens.errors import RunError
 from anchorlens.protocols.patch.grid_statistics import EFFECT, LESS_CONTROL, SHARE
 from anchorlens.protocols.patch.patch_result import PatchResult
@@ -340,6 +344,14 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
             notes.append(
                 f"{n - known} of {n} pairs name no template: their other_pair may be one of another"
                 " template."
+            )
+        own = result.samples(all_columns=True)
+        n_used = own.loc[own["control"] == OTHER_PAIR, "donor_id"].nunique()
+        is_few = n >= MIN_QUESTIONS_FOR_CLAIM and n_used < MIN_CLUSTERS
+        if is_few and not result.statistics.clusters.is_by_donor:
+            notes.append(
+                f"Only {n_used} pairs serve as other_pair of all {n}: pairs that share one are not"
+                " independent, and more is claimed than holds. Give more pairs of one length."
             )
     lonely = counts.get("without_other_pair", 0)
     if lonely:
