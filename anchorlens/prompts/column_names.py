@@ -43,7 +43,7 @@ _COUNTERFACT_CURE = (
     "CounterFact: its rows have no corrupted prompt. Make pairs from requested_rewrite of two rows"
     " r and s of one relation_id, for load_pairs:"
     " {'clean': r['prompt'].format(r['subject']), 'corrupted': r['prompt'].format(s['subject']),"
-    " 'answer': ' ' + r['target_true']['str'], 'wrong': ' ' + s['target_true']['str']}."
+    " 'answer': ' ' + r['target_true'].get('str'), 'wrong': ' ' + s['target_true'].get('str')}."
 )
 _NQ_CURE = (
     "Natural Questions with documents: its answers are places in documents. Use NQ-open, with the"
