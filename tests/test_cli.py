@@ -637,3 +637,18 @@ def test_compare_prints_the_table_and_draws_the_difference(capsys, args, tmp_pat
     result = CliRunner().invoke(cli.cli, ["compare", *map(str, runs), "--label", "one"])
     assert result.exit_code == 2
     assert "give one for each of the two runs" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "shell"),
+    [
+        ("Use prompt='fewshot(2)' or known_only=True.", "prompt", " 'fewshot(2)'"),
+        ("Pass columns={'question': 'q', 'answers': 'a'}.", "columns", " question=q,answers=a"),
+        ("n_devices=2: needs CUDA, and device='cpu' is none.", "device", ""),
+        ("Give overwrite=True.", "overwrite", ""),
+    ],
+)
+def test_a_value_of_an_advice_is_written_as_a_shell_takes_it(text, name, shell):
+    from anchorlens.cli.output import _shell_value
+
+    assert _shell_value(text, name) == shell

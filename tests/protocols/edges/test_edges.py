@@ -245,6 +245,12 @@ def test_senders_above_every_receiver_are_an_error(tiny_model):
         sweep(tiny_model("llama"), senders="m2", receivers="a1.*")
 
 
+def test_a_named_sender_without_a_receiver_above_it_is_noticed(tiny_model):
+    with pytest.warns(UserWarning, match=r"^a2\.h0: at no edge of this sweep"):
+        found = sweep(tiny_model("llama"), senders="a0.h0,a2.h0", receivers="a1.h0.q")
+    assert found.anchors == ("a0.h0 -> a1.h0.q",)
+
+
 @pytest.mark.parametrize("family", fast(("gpt2",), ("gpt2", "olmo2", "gemma3", "neox")))
 def test_a_bridge_gives_the_numbers_of_a_hooked_transformer(tiny, family):
     found = []
