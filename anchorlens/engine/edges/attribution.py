@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
@@ -88,13 +89,19 @@ def score_edges(
     exchanged positions.
     """
     changes = contributions(adapter, prompts, {edge.sender for edge in edges})
-    at = torch.tensor(prompts.at, device="cpu")
-    scores: dict[Edge, float] = {}
-    for edge in edges:
-        change = changes[edge.sender].double().cpu()
-        gradient = gradients[edge.receiver].double().cpu()[at]
-        scores[edge] = float((change * gradient).sum())
-    return scores
+    ends = {edge.receiver: gradients[edge.receiver].cpu() for edge in edges}
+    table = torch.zeros(len(changes), len(ends), dtype=torch.float64, device="cpu")
+    for number, position in enumerate(prompts.at):
+        own_changes = torch.stack([change[number].cpu() for change in changes.values()])
+        own_gradients = torch.stack([gradient[position] for gradient in ends.values()])
+        table += einsum(
+            own_changes.double(),
+            own_gradients.double(),
+            "sender d_model, receiver d_model -> sender receiver",
+        )
+    rows = {node: row for node, row in zip(changes, table.tolist(), strict=True)}
+    columns = {node: number for number, node in enumerate(ends)}
+    return {edge: rows[edge.sender][columns[edge.receiver]] for edge in edges}
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from anchorlens.constants import ALL_PLACES
@@ -59,12 +59,7 @@ class Node(NamedTuple):
     @property
     def name(self) -> str:
         """Name in outputs: ``embed``, ``a5.h3``, ``m4``, ``a9.h1.q``, ``logits``."""
-        if self.kind in (EMBED, LOGITS):
-            return self.kind
-        if self.kind == MLP:
-            return f"m{self.layer}"
-        name = f"a{self.layer}.h{self.head}"
-        return name if self.kind == HEAD else f"{name}.{self.kind}"
+        return _node_name(self)
 
 
 class Edge(NamedTuple):
@@ -264,6 +259,16 @@ def _number(nodes: Sequence[Node]) -> dict[tuple[str, int], slice]:
         start = found[key].start if key in found else number
         found[key] = slice(start, number + 1)
     return found
+
+
+@cache  # a sweep over all edges names each node a thousand times per pair
+def _node_name(node: Node) -> str:
+    if node.kind in (EMBED, LOGITS):
+        return node.kind
+    if node.kind == MLP:
+        return f"m{node.layer}"
+    name = f"a{node.layer}.h{node.head}"
+    return name if node.kind == HEAD else f"{name}.{node.kind}"
 
 
 def parse_node(name: str) -> Node | None:
