@@ -129,9 +129,10 @@ def statuses_of(sweep: SweepFacts, facts: Facts, *, is_other: bool = False) -> S
 def _findings_of_curve(
     sweep: SweepFacts, key: Key, statuses: Mapping[int, str]
 ) -> list[tuple[Finding, TableRow]]:
-    """Return the findings of a curve minus one null, with their rows of the table: its claim and
-    what the null itself moves, else the first other status.
+    """Return the findings of a curve minus one null, with their rows of the table: its claims, for
+    falls and rises apart, and what the null itself moves, else the first other status.
     """
+    facts = sweep.facts[key]
     found = set(statuses.values())
     kind = CLAIM_KINDS[key[1]]
     named = [s for s in (kind.status, NULL_MOVES) if s in found]
@@ -139,7 +140,10 @@ def _findings_of_curve(
     findings: list[tuple[Finding, TableRow]] = []
     for status in named or others[:1]:
         here = {layer for layer, one in statuses.items() if one == status}
-        findings.append(_finding(sweep, key, kind, status, here))
+        rises = {layer for layer in here if status == kind.status and facts[layer].value > 0}
+        for layers in (here - rises, rises):
+            if layers:
+                findings.append(_finding(sweep, key, kind, status, layers))
     return findings
 
 

@@ -103,12 +103,11 @@ def notes_of(sweep: SweepFacts, statuses: Statuses, other: Statuses) -> tuple[st
         other: Statuses in the other metric; empty if it was not measured.
     """
     facts = sweep.facts
-    is_claim = any(status in CLAIMS for along in statuses.values() for status in along.values())
     notes = [
         cluster_note(sweep.clusters, _most(facts, "n"), sweep.correlations),
         sweep.both_bands,
         _few(facts),
-        _concentration(sweep.contrasts) if is_claim else "",
+        _concentration(sweep, statuses),
         *_null_moves(sweep, statuses),
         *_other_metric(sweep, statuses, other),
     ]
@@ -154,17 +153,21 @@ def _few(facts: Facts) -> str:
     return f"No layers are named: {needed} independent clusters are needed, {clusters} are there."
 
 
-def _concentration(contrasts: pd.DataFrame) -> str:
-    """Return a sentence on the nulls from which the curve differs in few questions."""
-    names = {kind.control: name for name, kind in CLAIM_KINDS.items() if name != DONOR}
-    less = contrasts[
-        (contrasts["quantity"] == "delta_p_minus_null")
-        & contrasts["control"].isin(list(names))
-        & contrasts["sim_low"].notna()
-    ]
-    return concentration_note(
-        less.assign(null=less["control"].map(names)), "null", "curve minus {}"
-    )
+def _concentration(sweep: SweepFacts, statuses: Statuses) -> str:
+    """Return a sentence on the claimed differences that few questions carry."""
+    contrasts = sweep.contrasts
+    claimed: list[pd.DataFrame] = []
+    for (anchor, name), along in statuses.items():
+        kind = CLAIM_KINDS[name]
+        layers = [layer for layer, status in along.items() if status in CLAIMS]
+        is_own = (contrasts["quantity"] == sweep.quantity(kind)) & (
+            contrasts["control"] == kind.control
+        )
+        here = (contrasts["anchor"] == anchor) & contrasts["layer"].isin(layers)
+        what = "P of the donor's answer" if name == DONOR else "curve"
+        null = NORM_MATCHED if name == DONOR else name
+        claimed.append(contrasts[is_own & here].assign(what=f"{what} minus {null}"))
+    return concentration_note(pd.concat(claimed), "what") if claimed else ""
 
 
 def _null_moves(sweep: SweepFacts, statuses: Statuses) -> list[str]:

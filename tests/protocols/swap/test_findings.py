@@ -13,6 +13,8 @@ import pytest
 
 import anchorlens as al
 from anchorlens.protocols.swap.analysis import ANALYSIS
+from anchorlens.results.both_directions import necessity_sentence
+from anchorlens.results.estimates import name_layers
 from anchorlens.statistics.bands import bootstrap_mean
 from tests.protocols.sweeps import check_statements, questions, swept
 from tests.questions.make import capitals
@@ -223,6 +225,22 @@ def test_what_the_swap_raises_is_said(effect):
     )
 
 
+def test_falls_and_rises_of_one_anchor_are_findings_of_their_own(effect):
+    """Layers at which P rises are not necessary, and those at which it falls not sufficient."""
+    moved = changed(effect, shifted(effect, ([25], ["none"], 25), anchor="exact_question"))
+    fall, rise = (
+        one
+        for one in moved.findings.claims
+        if one.anchor == "exact_question" and one.status == "beyond other positions"
+    )
+    assert fall.value < 0 < rise.value
+    assert set(fall.layers) <= set(range(10, 20))
+    assert rise.layers == (25,)
+    layers = name_layers(fall.layers)
+    said = necessity_sentence("exact_question", moved.findings, moved.findings)
+    assert said == f"exact_question: necessary ({layers}) and sufficient (layer 25)."
+
+
 @pytest.mark.parametrize(
     ("swap", "null", "verb"), [(-1, 15, "raises"), (-2, -25, "lowers"), (1, -15, "lowers")]
 )
@@ -354,6 +372,16 @@ def test_few_questions_that_carry_a_claim_are_noted_and_none_without_a_claim():
     start = "Few questions carry curve minus same_role (effective number"
     (note,) = (note for note in result.findings.notes if note.startswith(start))
     assert f"{found['n_effective'].iloc[0]:.1f} of 60) and curve minus norm_matched" in note
+    samples = result.samples(all_columns=True)
+    cells = ["anchor", "layer", "example_id", "donor_id"]
+    own = samples.query("control == 'none'").set_index(cells)["effect"]
+    is_matched = samples["control"] == "norm_matched"
+    at = pd.MultiIndex.from_frame(samples.loc[is_matched, cells])
+    samples.loc[is_matched, "effect"] = own.loc[at].to_numpy()
+    one_null = changed(result, samples)
+    assert {one.control for one in one_null.findings.claims} == {"same_role"}
+    (note,) = (note for note in one_null.findings.notes if note.startswith(start))
+    assert "norm_matched" not in note
     silent = simulated("effect in 5 %", 60, seed=3, n_resamples=100)
     assert not silent.findings.claims
     assert not any(note.startswith(start) for note in silent.findings.notes)
