@@ -4,7 +4,17 @@ The names of ``__init__.pyi`` are imported on first use, so that ``import anchor
 loads no torch.
 """
 
+from typing import Any
+
 import lazy_loader
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    from anchorlens.progress import importing, is_in_place
+
+    # Only for people who look: a line in the log of a script is for calls that it makes.
+    with importing(show=is_in_place()):
+        return _import_name(name)

@@ -33,17 +33,20 @@ class Waiting:
     Args:
         label: Name of the work.
         show: Whether to write anything.
+        since: Time (``time.monotonic``) of the last sign of life. If None, now.
 
     Attributes:
         done: Finished share of the work, in words; empty if unknown.
     """
 
-    def __init__(self, label: str, *, show: bool) -> None:
+    def __init__(self, label: str, *, show: bool, since: float | None = None) -> None:
         self._label = escape_hidden(label)
         self._stream = sys.stderr
-        self._in_place = _is_in_place()
+        self._in_place = is_in_place()
         self._interval = _CLOCK if _has_stream() and sys.stderr.isatty() else _SECONDS
         self._start = time.monotonic()
+        silent = 0.0 if since is None else self._start - since
+        self._first_pause = max(0.0, _SILENCE - silent)
         self._written = self._start - _SECONDS
         self.done = ""
         self._clock: Any = None
@@ -54,7 +57,7 @@ class Waiting:
             self._thread.start()
 
     def _write_lines(self) -> None:
-        pause = _SILENCE
+        pause = self._first_pause
         while not self._ended.wait(pause):
             # Another display may have written in the meantime.
             pause = self._written + _SECONDS - time.monotonic()
@@ -107,7 +110,7 @@ class Waiting:
             self._clock.close()
 
 
-def _is_in_place() -> bool:
+def is_in_place() -> bool:
     """Return whether a display can replace its last line: in a terminal or notebook."""
     if not _has_stream():
         return False
@@ -131,18 +134,36 @@ def waiting(label: str, *, show: bool) -> Iterator[None]:
         made.close()
 
 
-class Progress:
-    """Counts work towards a total, in ``unit`` (singular)."""
+@contextmanager
+def importing(*, show: bool) -> Iterator[None]:
+    """Name the first import of torch and transformer-lens, which takes ten seconds."""
+    is_done = "transformer_lens" in sys.modules
+    with waiting("importing torch and transformer-lens", show=show and not is_done):
+        yield
 
-    def __init__(self, label: str, total: float, unit: str, *, show: bool) -> None:
+
+class Progress:
+    """Counts work towards a total, in ``unit`` (singular).
+
+    Args:
+        label: Name of the work.
+        total: Total, in ``unit``.
+        unit: Unit of the work.
+        show: Whether to write anything.
+        since: Time (``time.monotonic``) of the last sign of life. If None, now.
+    """
+
+    def __init__(
+        self, label: str, total: float, unit: str, *, show: bool, since: float | None = None
+    ) -> None:
         self.label = label
         self.total = total
         self.unit = unit
         self.done = 0.0
         self._unit = unit
-        self._in_place = _is_in_place()
+        self._in_place = is_in_place()
         # A bar in a pipe writes nothing while a batch is measured, which can take a minute.
-        self._waiting = Waiting(label, show=show and not self._in_place)
+        self._waiting = Waiting(label, show=show and not self._in_place, since=since)
         self._bar: Any = None
         if show:
             from tqdm import auto, std
@@ -210,9 +231,11 @@ class _Lines:
 
 
 @contextmanager
-def progress(label: str, total: float, unit: str, *, show: bool) -> Iterator[Progress]:
+def progress(
+    label: str, total: float, unit: str, *, show: bool, since: float | None = None
+) -> Iterator[Progress]:
     """Return a :class:`Progress` that is closed at the end of a ``with`` block."""
-    made = Progress(label, total, unit, show=show)
+    made = Progress(label, total, unit, show=show, since=since)
     try:
         yield made
     finally:

@@ -7,6 +7,7 @@ import click
 from anchorlens.cli.output import echo, echo_json, show_table
 from anchorlens.cli.shared_options import BACKEND_HELP
 from anchorlens.constants import BACKENDS
+from anchorlens.progress import importing
 
 EPILOG = """\b
 Examples:
@@ -61,7 +62,8 @@ def doctor_command(
     knockouts whose results are known, and compare both engines. Each failed check names its cure;
     docs/doctor.md explains the checks.
     """
-    from anchorlens.diagnosis.doctor import doctor
+    with importing(show=not quiet):
+        from anchorlens.diagnosis.doctor import doctor
 
     found = doctor(
         model, device=device, dtype=dtype, backend=backend, seed=seed, show_progress=not quiet

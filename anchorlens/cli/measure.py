@@ -25,6 +25,7 @@ from anchorlens.cli.output import (
 )
 from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
+from anchorlens.progress import importing
 
 if TYPE_CHECKING:
     from anchorlens.running.run_study import Outcome
@@ -43,8 +44,9 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     ``given`` holds the options of the command; they are stored so that ``anchorlens merge`` can
     repeat it.
     """
-    from anchorlens.engine.cost import out_of_memory
-    from anchorlens.running.run_study import Outcome, run_study
+    with importing(show=not given["quiet"]):
+        from anchorlens.engine.cost import out_of_memory
+        from anchorlens.running.run_study import Outcome, run_study
 
     done = Outcome(0, None)
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from anchorlens.cli.shared_options import check_output_options, output_options
+from anchorlens.progress import importing
 
 EPILOG = """\b
 Examples:
@@ -42,7 +43,9 @@ def measure_study(given: Mapping[str, Any]) -> None:
     from dataclasses import replace
 
     from anchorlens.cli.measure import measure, plan_only
-    from anchorlens.running.study import Study
+
+    with importing(show=not given["quiet"]):
+        from anchorlens.running.study import Study
 
     made = Study.from_toml(given["study"])
     made = replace(

@@ -88,7 +88,7 @@ def generic_activation_patch(
             needed with TransformerLens 3.9.
         ShapeError: If a metric returns another shape than ``reduce`` asks for.
     """
-    model = check_call(model, corrupted_tokens)
+    model = check_call(model, corrupted_tokens, clean_cache)
     if (index_axis_names is None) == (index_df is None):
         raise InputError(
             "index_axis_names, index_df: give exactly one of the two.", argument="index_df"
@@ -151,11 +151,13 @@ def generic_activation_patch(
     return (out[0], index_df) if return_index_df else out[0]
 
 
-def check_call(model: LensModel, corrupted_tokens: object) -> LensModel:
+def check_call(
+    model: LensModel, corrupted_tokens: object, clean_cache: object = None
+) -> LensModel:
     """Return the model to which hooks are attached.
 
     Raises:
-        InputError: If the model has no numbers, or the tokens are no tensor.
+        InputError: If the model has no numbers, the tokens are no tensor, or the cache is one.
     """
     # A compiled model computes what its original does; hooks are attached to that one, as
     # TransformerLens does.
@@ -163,9 +165,15 @@ def check_call(model: LensModel, corrupted_tokens: object) -> LensModel:
     check_has_numbers(model)
     if not isinstance(corrupted_tokens, Tensor):
         raise InputError(
-            f"corrupted_tokens: a {type(corrupted_tokens).__name__}. Give a tensor of token ids"
+            f"corrupted_tokens: {type(corrupted_tokens).__name__}. Give a tensor of token ids"
             " [batch pos], such as model.to_tokens(prompt).",
             argument="corrupted_tokens",
+        )
+    if isinstance(clean_cache, Tensor | str):
+        raise InputError(
+            f"clean_cache: {type(clean_cache).__name__}. Give activations by hook name, such as the"
+            " second value of model.run_with_cache(clean_tokens).",
+            argument="clean_cache",
         )
     return model
 

@@ -208,7 +208,9 @@ def _resolve(value: object, choices: _Choices, where: str, field: str) -> object
 def _warn_of_labels(
     resolved: Sequence[Row], rows: Sequence[Row], schema: Schema, source: str
 ) -> None:
-    """Warn if all answers of rows without choices are letters, or numbers below 10."""
+    """Warn if all answers of rows without choices are letters, numbers below 10, or whole numbers
+    from 0 on without a gap.
+    """
     answers: set[str] = set()
     count = 0
     for row, before in zip(resolved, rows, strict=True):
@@ -219,14 +221,19 @@ def _warn_of_labels(
         if value is not before[field] or not isinstance(value, str | int | float):
             return  # an answer of a row with choices, or a list
         text = _text(value)
-        if len(text) != 1 or not (text in string.ascii_uppercase or text.isdecimal()):
+        is_letter = len(text) == 1 and text in string.ascii_uppercase
+        if not (is_letter or (text.isascii() and text.isdecimal())):
             return
         answers.add(text)
         count += 1
-    is_digits = bool(answers) and all(answer.isdecimal() for answer in answers)
-    is_letters = bool(answers) and not any(answer.isdecimal() for answer in answers)
-    if is_letters or (is_digits and count >= _MANY):
+    numbers = sorted({int(answer) for answer in answers if answer.isdecimal()})
+    is_letters = bool(answers) and not numbers
+    is_numbers = len(numbers) == len(answers) > 0
+    is_digits = is_numbers and numbers[-1] < 10 and count >= _MANY
+    is_codes = is_numbers and len(numbers) > 1 and numbers == list(range(len(numbers)))
+    if is_letters or is_digits or is_codes:
+        shown = [str(number) for number in numbers] or sorted(answers)
         warn(
-            f"{source}: all answers are one of {join_words(sorted(answers))}. If they name choices,"
+            f"{source}: all answers are one of {join_words(shown)}. If they name choices,"
             " add the column 'choices' with a list of texts."
         )

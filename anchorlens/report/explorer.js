@@ -95,7 +95,7 @@ function render({ model, el }) {
     if (![...chooser.options].some((option) => option.value === row.id)) filter();
     chooser.value = row.id;
     const said = [["answer", row.answer], ["which is", row.label], ["pathway", row.pathway], [`${row.metric} before`, row.before.toFixed(3)],
-      ["largest change", `${effect(row.peak, row.unit)} at layer ${row.at}`]];
+      ["largest change", `${effect(row.peak, row.unit)} at ${row.place}, layer ${row.at}`]];
     changed.textContent = `${row.change} at this layer`;
     facts.textContent = said.filter(([, value]) => value).map(([name, value]) => `${name} ${value}`).join(" · ");
     layer();

@@ -21,7 +21,7 @@
     made.append(...children);
     return made;
   };
-  const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace("-", "−"));
+  const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−"));
   const effect = (row, value) => number(value, row.unit === "points" ? 1 : 2);
   const role = (name) => "r-" + (name.startsWith("cut:") ? "control" : name);
   const isControl = (curve) => curve.includes(", ");
@@ -109,7 +109,7 @@
     const open = element("button", { className: "open", type: "button", textContent: row.question });
     open.setAttribute("aria-expanded", "false");
     const label = row.label ? [element("span", { className: `chip label-${row.label}`, textContent: row.label })] : [];
-    const contents = [[open], [row.answer], label, [row.pathway], [number(row.before, 3)], [], [effect(row, row.peak)], [number(row.at, 0)]];
+    const contents = [[open], [row.answer], label, [row.pathway], [number(row.before, 3)], [], [effect(row, row.peak)], [`${row.place}, ${row.at}`]];
     const cells = contents.map((content, k) => {
       const cell = element("td", { className: heads[k].className, hidden: absent[k] }, ...content);
       cell.setAttribute("role", "cell");
@@ -150,9 +150,9 @@
     const chart = element("div", { className: "chart" });
     chart.row = row;
     chart.setAttribute("role", "img");
-    chart.setAttribute("aria-label", `${row.change} of this example by layer; largest ${effect(row, row.peak)} ${row.unit} at layer ${row.at}`);
+    chart.setAttribute("aria-label", `${row.change} of this example by layer; largest ${effect(row, row.peak)} ${row.unit} at ${row.place}, layer ${row.at}`);
     const told = [data.sweeps[row.sweep].name, row.id, row.label && `answer ${row.label}`, row.pathway, `${row.metric} before ${number(row.before, 3)}`,
-      `largest ${row.change} ${effect(row, row.peak)} at layer ${row.at}`];
+      `largest ${row.change} ${effect(row, row.peak)} at ${row.place}, layer ${row.at}`];
     const cell = element("td", { colSpan: 8 }, element("h3", { textContent: told.filter(Boolean).join(" · ") }),
       element("div", { className: "both" }, element("div", {}, tokens, key), element("div", {}, chart, numbers(row))));
     cell.setAttribute("role", "cell");

@@ -48,8 +48,8 @@ def example_rows(
         For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``metric``
         (leading metric of the sweep: ``P`` or its name), ``change`` (name of its effect) and
         ``unit`` (of the effect); ``curves`` (name -> effect at each layer, averaged over donors;
-        None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` (its layer);
-        ``before`` and ``pathway`` (metric of the clean run, and the pathway at that layer).
+        None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` and ``place`` (its
+        layer and anchor); ``before`` and ``pathway`` (metric of the clean run, and the pathway at that layer).
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]
@@ -99,12 +99,12 @@ def _row(
     before: Mapping[Any, Mapping[Any, Any]],
 ) -> Row:
     points = [
-        (value, layer)
+        (value, layer, anchor)
         for anchor in anchors
         for value, layer in zip(curves.get(anchor, ()), layers, strict=False)
         if value is not None
     ]
-    peak, at = max(points, key=lambda point: abs(point[0]))
+    peak, at, place = max(points, key=lambda point: abs(point[0]))
     label = row["label"]
     positions = parse_positions(row["example_id"], row["positions"], len(row["tokens"]))
     return {
@@ -119,6 +119,7 @@ def _row(
         "curves": curves,
         "peak": peak,
         "at": at,
+        "place": place,
     }
 
 

@@ -6,6 +6,7 @@ them and returns the result.
 
 import hashlib
 import json
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -150,6 +151,7 @@ def _run_shards(
             },
         )
         free = journal.note_once("free_memory", free)
+    started = time.monotonic()
     with waiting(f"{type(spec).NAME}: planning", show=spec.progress):
         planned = runner.plan(free["bytes"])
     if spec.on_plan is not None:
@@ -180,7 +182,9 @@ def _run_shards(
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
     work = planned.before + sum(planned.shards[number] for number in mine)
-    with progress(planned.label, work, planned.unit_name, show=spec.progress) as bar:
+    with progress(
+        planned.label, work, planned.unit_name, show=spec.progress, since=started
+    ) as bar:
 
         def keep(number: int, shard: Shard) -> None:
             kept[number] = (pd.DataFrame(), shard[1]) if job else shard

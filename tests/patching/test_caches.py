@@ -107,6 +107,8 @@ def test_wrong_arguments_are_named_with_their_cure(tiny_model, unchecked):
         ours.get_act_patch_resid_pre(
             model, corrupted, cached(model, clean).remove_batch_dim(), last
         )
+    with raises(InputError, "clean_cache", word="run_with_cache"):
+        ours.get_act_patch_resid_pre(model, corrupted, clean, last)
     with raises(InputError, "corrupted_tokens"):
         ours.get_act_patch_resid_pre(model, "a prompt", cache, last)
     for row, phrase in (

@@ -141,6 +141,12 @@ LAYOUTS = {
     "numbers without choices": Layout(
         "m.csv", "question,answer\n" + f"{Q},1\n" * 4, [("1",)] * 4, "all answers are one of 1"
     ),
+    "codes without choices": Layout(
+        "m.csv",
+        "question,answer\n" + "".join(f"Who wrote book {code}?,{code}\n" for code in range(12)),
+        [(str(code),) for code in range(12)],
+        "all answers are one of 0, 1, 2",
+    ),
     "a hidden label": Layout(
         "m.jsonl",
         lines(QUESTION, {"question": Q, "choices": CHOICES, "answers": -1}),

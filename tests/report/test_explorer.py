@@ -119,6 +119,7 @@ ROWS = [
         "before": 0.52,
         "peak": -50.0,
         "at": 0,
+        "place": "exact_question",
         "answer_tokens": [7],
         "tokens": ["Q", ":", " capital", " of", " <b>Peru</b>", "?\n", "A:", " Lima"],
         "places": {
@@ -146,6 +147,7 @@ ROWS = [
         "before": 0.9,
         "peak": 12.0,
         "at": 8,
+        "place": "exact_question",
         "answer_tokens": [3],
         "tokens": ["Q:", " Emma", "A:", " Jane"],
         "places": {"exact_question": [1], "pre_answer": [2]},

@@ -92,6 +92,7 @@ def test_a_rows_curve_is_the_mean_over_its_donors(sweeps, which):
             for v, k in zip(row["curves"][a], result.layers, strict=True)
         ]
         assert abs(row["peak"]) == max(every)[0]
+        assert row["curves"][row["place"]][list(result.layers).index(row["at"])] == row["peak"]
         at = own[own["layer"] == row["at"]]
         assert np.isclose(row["before"], at["value_before"].iloc[0], atol=1e-4)
         assert row["pathway"] == (at["pathway"].iloc[0] or "")

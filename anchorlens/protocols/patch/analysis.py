@@ -133,7 +133,14 @@ class PatchAnalysis(Analysis):
 
 def _format_or_dash(form: str) -> Callable[[float], str]:
     """Return a function that formats a number, and a missing one as a dash."""
-    return lambda value: "-" if np.isnan(value) else form.format(value)
+
+    def to_text(value: float) -> str:
+        if np.isnan(value):
+            return "-"
+        text = form.format(value)
+        return text if float(text) else form.format(0.0)  # no -0.00
+
+    return to_text
 
 
 ANALYSIS = PatchAnalysis()
