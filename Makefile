@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-tl4 test-newest lint docs bench bench-quick clean
+.PHONY: help setup demo test test-all test-exhaustive test-tl4 test-newest lint docs bench bench-quick clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,7 +60,10 @@ test: lint  ## lint, types and the fast tests
 
 test-all: $(ALL) test-tl4  ## the slow tests: wheel in an empty environment, examples, notebook, browser, Ray, site; and test-tl4
 	@# One process more than cores: many of these tests wait for browsers, Ray or a disk.
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 3 --dist worksteal
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "slow and not exhaustive" -n 3 --dist worksteal
+
+test-exhaustive: $(DEV)  ## further families and functions in the matrices of the slow tests (an hour on two cores)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m exhaustive -n 2 --dist worksteal
 
 $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 	@echo "Installing anchorlens beside transformer-lens 4 in $(TL4) (some minutes the first time) ..."
@@ -70,7 +73,7 @@ $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 
 test-tl4: $(DEV) $(TL4)/.installed  ## the contract suite with transformer-lens 4, in an environment of its own
 	@OMP_NUM_THREADS=1 $(PY) -m tests.contract.smollm2 $(TL4)/hooked.json
-	@OMP_NUM_THREADS=1 ANCHORLENS_HOOKED_NUMBERS=$(TL4)/hooked.json $(TL4)/bin/python -m pytest -q -n 2 --dist worksteal tests/contract
+	@OMP_NUM_THREADS=1 ANCHORLENS_HOOKED_NUMBERS=$(TL4)/hooked.json $(TL4)/bin/python -m pytest -q -m "not exhaustive" -n 2 --dist worksteal tests/contract
 
 test-newest: | $(PY)  ## the fast tests with the newest versions that pyproject.toml allows, then the contract suite with transformer-lens 4
 	@rm -rf $(NEWEST)

@@ -18,9 +18,9 @@ def test_rounds_of_sweeps_leave_nothing_behind():
         sys.executable,
         "benchmarks/long_life.py",
         "--sweeps",
-        "48",
+        "24",
         "--every",
-        "16",
+        "8",
         "--json",
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -95,7 +95,7 @@ def close(found, wanted):
     assert float((found - wanted).abs().max()) < 1e-4 * float(wanted.max() - wanted.min())
 
 
-@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"]))
+@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"]))
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_results_are_those_of_transformer_lens(name, family):
     close(*both(name, family, mean_logit))
@@ -116,7 +116,7 @@ def writes(logits):
 
 
 @pytest.mark.parametrize("metric", [rank, peak, writes], ids=lambda metric: metric.__name__)
-@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"]))
+@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"]))
 @pytest.mark.parametrize(
     "name", ["resid_pre", "mlp_out", "attn_head_k_by_pos", "attn_head_pattern_all_pos"]
 )
@@ -282,7 +282,9 @@ def test_direct_paths_that_transformer_lens_refuses(family, component):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("component", ["q", "k", "v"])
-@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "qwen3", "gemma3"]))
+@pytest.mark.parametrize(
+    "family", fast(["llama"], ["gpt2", "llama", "qwen3", "gemma3"], slow=["gemma3"])
+)
 def test_direct_paths_are_those_of_hooks_on_the_input_of_one_head(family, component, backend):
     check_by_hooks(*direct_setting(family, backend), component, source=(0, 2))
 

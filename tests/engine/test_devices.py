@@ -126,7 +126,7 @@ def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n,
         assert account.streams(48) == steps
 
 
-@pytest.mark.parametrize("family", fast(["llama"], EVERY))
+@pytest.mark.parametrize("family", fast(["llama"], EVERY, slow=["gemma3", "gpt_oss", "neox"]))
 def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, family):
     one, three = load(tiny(family)), load(tiny(family), 3)
     assert devices_of(one) == (FIRST,)
@@ -144,7 +144,7 @@ def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, fami
     assert not any(block._forward_pre_hooks for block in three.blocks)
 
 
-@pytest.mark.parametrize("family", fast(["llama"], SOME))
+@pytest.mark.parametrize("family", fast(["llama"], SOME, slow=["gemma3", "gpt_oss"]))
 def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     wide = 48
     (one, batch), (three, _) = case(load(tiny(family))), case(load(tiny(family), 3))

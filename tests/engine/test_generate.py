@@ -75,6 +75,7 @@ class Recording(Read):
     fast(
         ["mistral", "gemma3", "gpt2"],
         ["llama", "mistral", "gemma2", "gemma3", "qwen2_yarn", "qwen3_sliding", "gpt2", "neox"],
+        slow=["neox"],
     ),
 )
 def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_model, family, prompts):

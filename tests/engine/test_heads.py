@@ -55,7 +55,7 @@ def head_batch(adapter, site):
 
 
 @pytest.mark.parametrize("site", HEAD_SITES)
-@pytest.mark.parametrize("family", fast(["llama", "gemma3"], FAMILIES))
+@pytest.mark.parametrize("family", fast(["llama", "gemma3"], FAMILIES, slow=["neox"]))
 def test_both_engines_agree(tiny_model, family, site):
     adapter = adapt(tiny_model(family))
     batch, way = head_batch(adapter, site), {"site": site, "layers": (2, 0, 1), "window": 1}

@@ -13,8 +13,8 @@ from tests.engine.make import random_rows
 from tests.tiers import fast
 
 # Each has an attention or norms of its own; the others run in the slow tier.
-FIRST = ["gpt2", "llama", "gemma2", "neox"]
-EACH = [*FIRST, "mistral", "qwen3", "olmo2", "bloom"]
+FIRST = ["llama", "gemma2", "neox"]
+EACH = [*FIRST, "gpt2", "mistral", "qwen3", "olmo2", "bloom"]
 ALL_SITES = (*SITES, *HEAD_SITES)
 AT = (4, 5, 9, 11)
 BY = (3, 6, 9, 10)
@@ -95,7 +95,7 @@ def largest_difference(adapter, site):
 
 
 @pytest.mark.parametrize("site", ALL_SITES)
-@pytest.mark.parametrize("family", fast(FIRST, EACH))
+@pytest.mark.parametrize("family", fast(FIRST, EACH, slow=("olmo2",)))
 def test_a_score_is_the_slope_of_the_patch(double_adapter, family, site):
     adapter = double_adapter(family)
     if site in SITES and site not in adapter.sites:

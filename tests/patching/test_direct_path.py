@@ -108,7 +108,7 @@ def gap(found, wanted):
 
 
 @pytest.mark.parametrize("component", ["q", "k", "v"])
-@pytest.mark.parametrize("family", fast(["llama", "gpt2"], FAMILIES))
+@pytest.mark.parametrize("family", fast(["llama", "gpt2"], FAMILIES, slow=["gemma3"]))
 def test_pairs_are_those_of_hooks(tiny_model, family, component):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*one forward pass")

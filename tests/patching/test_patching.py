@@ -17,11 +17,11 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.blocks import HookedBlock
 from tests.engine.make import counted, random_rows
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import ON_REQUEST, fast
 
 FAMILIES = ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"]
 GRIDS = ("resid_pre", "resid_mid", "attn_out", "mlp_out")
-# Every site, on three families; all pairs in the slow tier.
+# Every site, on four families; all pairs on request.
 FAST_GRIDS = {
     ("gpt2", "resid_mid"),
     ("llama", "resid_pre"),
@@ -30,7 +30,7 @@ FAST_GRIDS = {
     ("neox", "resid_mid"),
 }
 GRID_CASES = [
-    pytest.param(*case, marks=() if case in FAST_GRIDS else pytest.mark.slow)
+    pytest.param(*case, marks=() if case in FAST_GRIDS else ON_REQUEST)
     for case in product(FAMILIES, GRIDS)
 ]
 FUNCTIONS = sorted(name for name in vars(theirs) if name.startswith("get_act_patch_"))
@@ -151,7 +151,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
 @pytest.mark.parametrize(
     "function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS})
 )
-@pytest.mark.parametrize("family", fast(["llama"], FAMILIES))
+@pytest.mark.parametrize("family", fast(["llama"], FAMILIES, slow=["gemma3"]))
 def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
     # Those of every site are made of the others.

@@ -9,6 +9,7 @@ import torch
 import transformer_lens.patching as theirs
 
 from anchorlens import patching as ours
+from tests.tiers import ON_REQUEST
 
 # The others call these, or patch direct paths (tests/patching/test_direct_path.py).
 BASE = sorted(
@@ -19,11 +20,13 @@ BASE = sorted(
     and "direct_path" not in name
 )
 # Two prompts for one function of each site: cells of heads and positions take half a minute with two.
+_ONE_OF_A_KIND = ("head_out_by_pos", "head_k_all_pos", "head_q_by_pos", "pattern_all_pos")
 CASES = [
-    (name, n_prompts)
+    pytest.param(name, n, marks=() if name.endswith(_ONE_OF_A_KIND) else ON_REQUEST)
+    if "attn_head" in name
+    else (name, n)
     for name in BASE
-    for n_prompts in (1, 2)
-    if n_prompts == 1 or "attn_head" not in name
+    for n in ((1,) if "attn_head" in name else (2,))
 ]
 
 

@@ -224,9 +224,14 @@ RAY_CASES = [
     *(f"{name} stop_ray_and_resume_without" for name in ("knockout", "patch")),
 ]
 CASES = [f"{name} {way.__name__}" for name in SWEEPS for way in (*LOCAL, *FORKED)]
+SLOW = [
+    *(f"{name} stop_and_resume" for name in SWEEPS),
+    *("swap with_ray", "patch with_ray", "edges with_ray"),
+    *("swap kill_a_ray_worker", "knockout stop_ray_and_resume_without"),
+]
 
 
-@pytest.mark.parametrize("case", fast(FAST, [*CASES, *RAY_CASES]))
+@pytest.mark.parametrize("case", fast(FAST, [*CASES, *RAY_CASES], slow=SLOW))
 def test_the_bytes_are_those_of_one_process(case, whole, tiny, tiny_model, tmp_path, request):
     name, way = case.split()
     if WAYS[way] in FORKED and sys.platform != "linux":

@@ -43,7 +43,7 @@ def by_hooks(case, prompts, edges):
     return float(logits[answer] - logits[wrong])
 
 
-@pytest.mark.parametrize("family", fast(("llama", "neox"), FAMILIES))
+@pytest.mark.parametrize("family", fast(("llama", "neox"), FAMILIES, slow=("gemma2",)))
 @pytest.mark.parametrize("n_ablated", [1, 3])
 @torch.no_grad()
 def test_circuits_equal_hooks(tiny_model, family, n_ablated):
@@ -67,7 +67,7 @@ def placed_circuits(case, shares=(0.1, 0.4, 0.8, 1.0)):
     return [tuple(e for e in edges if rng.random() < share) for share in shares]
 
 
-@pytest.mark.parametrize("family", fast(("llama",), FAMILIES))
+@pytest.mark.parametrize("family", fast(("llama",), FAMILIES, slow=("gemma2",)))
 @torch.no_grad()
 def test_circuits_with_edges_at_single_places_equal_hooks(tiny_model, family):
     """The prompts differ from position 4 on; the places are out of order."""
