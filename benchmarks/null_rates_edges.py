@@ -19,8 +19,9 @@ Worlds in which no edge may be claimed; effect and control are independent unles
 - ``sparse``: an edge of a pair is 0, except in 5 %, where it is +6 or -6.
 - ``one-sided sparse``: 5 in 15 % of the pairs and else about 0, in effect and control.
 - ``control moves``: effect and control have the mean 2 at every edge.
-- ``shared partner``: effect and control have the mean 1; the control of a pair is the effect of
-  another pair and a little noise, and five pairs are the partners of all.
+- ``one partner each``: effect and control have the mean 1; the control of a pair is the effect of
+  another pair and a little noise, and each pair serves once. So are pairs drawn where all fit.
+- ``shared partner``: the same, and five pairs are the partners of all.
 
 ``one sender`` is a world with an effect: the mean is 1 at 10 edges of one sender. There
 ``claimed`` is the share of sweeps that claim one of them, and ``edges`` the mean share of them that
@@ -64,6 +65,7 @@ NULLS = (
     "sparse",
     "one-sided sparse",
     "control moves",
+    "one partner each",
     "shared partner",
 )
 EFFECT = "one sender"
@@ -102,8 +104,10 @@ def draw(world: str, pairs: int, seed: int) -> Array:
         return 5.0 * (z > stats.norm.ppf(0.85)) + 0.05 * rng.normal(size=z.shape)
     if world == "control moves":
         return z + 2
-    if world == "shared partner":
-        partners = rng.integers(min(N_PARTNERS, pairs), size=pairs)
+    if world in ("one partner each", "shared partner"):
+        partners = np.roll(np.arange(pairs), 1)
+        if world == "shared partner":
+            partners = rng.integers(min(N_PARTNERS, pairs), size=pairs)
         return np.stack([z[0] + 1, z[0][partners] + 1 + 0.1 * z[1]])
     if world == EFFECT:
         z[0] += true_edges(world)

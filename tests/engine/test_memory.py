@@ -63,7 +63,7 @@ def test_the_peak_is_below_what_was_predicted_and_allowed():
         ("swap", {}),
         ("swap", {"max_memory": limit, "prompt": "fewshot(5)"}),
         ("swap", {"site": "mlp_out", "window": 3, "readout": "answer_joint", "max_memory": limit}),
-        ("swap", {"engine": "reference", "layers": [0, 29]}),
+        ("swap", {"engine": "reference", "layers": [0, 29], "null": "none"}),
         ("knockout", {"layers": LAYERS}),
         ("knockout", {"max_memory": limit, "window": 3, "layers": LAYERS[:2]}),
         ("knockout", {"max_memory": limit, "readout": "p_true", "layers": LAYERS[:2]}),

@@ -44,15 +44,29 @@ class OtherPairs:
     spec: PairSpecification
     pairs: Sequence[PatchPair]
     answers: Mapping[str, Answers]
-    _uses: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _uses: dict[str, Counter[str]] = field(
+        default_factory=lambda: {OTHER_PAIR: Counter(), NORM_MATCHED: Counter()},
+        init=False,
+        repr=False,
+        compare=False,
+    )
 
     def pick_partner(self, pair: PatchPair) -> TokenizedPrompt | None:
-        """Draw the source of another pair; None if there is none."""
+        """Draw the source of another pair, one that serves the fewest earlier draws; None if there
+        is none.
+
+        Pairs that share a partner are not independent: of n pairs that all fit each other, each
+        serves about once.
+        """
         answer = self.answers[pair.base.id].answer
         fits = [source for source, theirs in self._others(pair) if not answer or theirs != answer]
         if not fits:
             return None
-        return random.Random(f"{self.spec.seed}:{OTHER_PAIR}:{pair.base.id}").choice(fits)
+        random.Random(f"{self.spec.seed}:{OTHER_PAIR}:{pair.base.id}").shuffle(fits)
+        uses = self._uses[OTHER_PAIR]
+        chosen = min(fits, key=lambda source: uses[source.id])
+        uses[chosen.id] += 1
+        return chosen
 
     def pick_directions(self, pair: PatchPair) -> Directions | None:
         """Draw the sources of two other pairs whose answers are none of the pair's own, those that
@@ -68,7 +82,8 @@ class OtherPairs:
                 fits.append(source)
         rng = random.Random(f"{self.spec.seed}:{NORM_MATCHED}:{pair.base.id}:directions")
         rng.shuffle(fits)
-        fits.sort(key=lambda source: self._uses[source.id])
+        uses = self._uses[NORM_MATCHED]
+        fits.sort(key=lambda source: uses[source.id])
         chosen: list[TokenizedPrompt] = []
         groups: set[str] = set()
         for source in fits:
@@ -77,7 +92,7 @@ class OtherPairs:
                 groups.add(source.group)
         if len(chosen) < 2:
             return None
-        self._uses.update(source.id for source in chosen)
+        uses.update(source.id for source in chosen)
         first, second = chosen
         return _without_answer(first, pair.base.id, 0), _without_answer(second, pair.base.id, 1)
 

@@ -2,6 +2,8 @@
 the direction of ``norm_matched``.
 """
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,6 +44,17 @@ def test_another_pair_is_of_the_same_template_and_those_without_one_are_counted(
     assert "1 pair has no other pair of the same template, length and another" in sweep.verdict
     assert "no template" not in sweep.verdict
     assert "1 pair has no two other pairs for the direction of norm_matched" in sweep.verdict
+
+
+def test_each_pair_serves_about_once(sweep):
+    """Pairs with a common partner are not independent."""
+    template = {row["id"]: row["template"] for row in ALONE}
+    served = Counter(partners(sweep).values())
+    sizes = Counter(template[own] for own in partners(sweep))
+    assert max(served.values()) <= 2
+    for name, size in sizes.items():
+        own = [other for other in served if template[other] == name]
+        assert len(own) >= size - 1, f"of {size} pairs of a template, {len(own)} serve"
 
 
 def test_without_templates_the_verdict_says_that_another_template_may_be_drawn(tiny_model):
