@@ -20,16 +20,20 @@ _TERMS = {
     "P before": "mean P without the change; ΔP cannot fall below −100 · P before",
     "anchor": "a named set of positions at which activations are changed",
     "exact_question": (
-        "anchor: the tokens of the question's subject and property; of a swap its curve is called"
-        " Q-Anchored swap"
+        "anchor: the tokens of the question's subject and property; the curve of their swap is"
+        " called Q-Anchored swap, in a panel of swaps Q-Anchored"
     ),
     "pre_answer": (
-        "anchor: the position that predicts the answer; its curve is called A-Anchored swap"
+        "anchor: the position that predicts the answer; the curve of its swap is called A-Anchored"
+        " swap, in a panel of swaps A-Anchored"
     ),
     "Q-Anchored": (
-        "of a knockout: rows whose prediction flips when attention from the question is cut"
+        "of a knockout: rows whose prediction flips when attention from the question is cut; of a"
+        " swap: the anchor exact_question"
     ),
-    "A-Anchored": "of a knockout: rows whose prediction does not flip",
+    "A-Anchored": (
+        "of a knockout: rows whose prediction does not flip; of a swap: the anchor pre_answer"
+    ),
     "donor": "the other question whose activations are patched in",
     "null": "control of a swap: a change that should move P less",
     "placebo": "control of a knockout: a cut of other words",

@@ -7,6 +7,9 @@ from anchorlens.constants import MIN_CLUSTERS
 from anchorlens.results.vocabulary import RowWords, row_words
 from anchorlens.statistics.clusters import Clusters
 
+_MANY_PER_DONOR = 3.0
+"""Rows for each donor from which on a sentence warns of it."""
+
 
 def cluster_note(
     clusters: Clusters,
@@ -17,7 +20,8 @@ def cluster_note(
     leading: tuple[str, float] | None = None,
 ) -> str:
     """Return the sentence; it names the limit of the findings where questions are drawn although
-    the data name a few clusters. Empty without named clusters and shared donors.
+    the data name a few clusters, or many share a donor. Empty without named clusters and shared
+    donors.
 
     Args:
         clusters: Clusters of the sweep.
@@ -30,7 +34,7 @@ def cluster_note(
     words = row_words("") if rows is None else rows
     if not clusters.n_named:
         if not clusters.is_by_donor:
-            return ""
+            return _shared_donors(clusters, words)
         return (
             f"{words.count(n)} in {clusters.n_drawn} clusters: {words.groups} that share a donor"
             " are drawn together."
@@ -59,4 +63,15 @@ def cluster_note(
         )
     if leading is not None and not isnan(leading[1]):
         text += f". Intraclass correlation of {leading[0]} {leading[1]:.2f}"
-    return f"{text}."
+    return " ".join(filter(None, (f"{text}.", _shared_donors(clusters, words))))
+
+
+def _shared_donors(clusters: Clusters, words: RowWords) -> str:
+    """Return a sentence on donors that serve many rows, which are then not independent."""
+    if clusters.per_donor < _MANY_PER_DONOR:
+        return ""
+    return (
+        f"There are {clusters.per_donor:.1f} {words.groups} for each donor, and fewer than"
+        f" {MIN_CLUSTERS} clusters would be left if those that share one were drawn together: bands"
+        " may be too narrow. Use more donors."
+    )

@@ -29,12 +29,15 @@ class Clusters:
         is_by_question: Whether each question is a cluster of its own: the data name none, or fewer
             than ten.
         is_by_donor: Whether questions that share a donor are drawn together.
+        per_donor: Number of questions for each donor, where questions share donors but are not
+            drawn together; 0 otherwise.
     """
 
     of_question: Mapping[str, int]
     n_named: int
     is_by_question: bool
     is_by_donor: bool = False
+    per_donor: float = 0.0
 
     @property
     def n_drawn(self) -> int:
@@ -69,12 +72,14 @@ def find_clusters(samples: pd.DataFrame) -> Clusters:
     alone = _join(question, *by)
     n_alone = len(set(alone.values()))
     n_joined = len(set(joined.values()))
-    is_by_donor = n_joined < n_alone and n_joined >= MIN_CLUSTERS
+    is_shared = n_joined < n_alone
+    is_by_donor = is_shared and n_joined >= MIN_CLUSTERS
     return Clusters(
         of_question=joined if is_by_donor else alone,
         n_named=n_named,
         is_by_question=is_by_question,
         is_by_donor=is_by_donor,
+        per_donor=_questions_per_donor(question, shared) if is_shared and not is_by_donor else 0.0,
     )
 
 
@@ -94,6 +99,16 @@ def _find_shared_donors(
     n_questions = table.groupby("donor")["question"].nunique()
     serves_all = n_questions[n_questions == len(set(question))].index
     return np.where(np.isin(donor, serves_all), "", donor)
+
+
+def _questions_per_donor(
+    question: npt.NDArray[np.object_], donor: npt.NDArray[np.object_]
+) -> float:
+    """Return the number of questions divided by that of donors: with three donors each that are
+    drawn from all questions, 1.
+    """
+    named = donor != ""
+    return len(set(question[named])) / len(set(donor[named]))
 
 
 def _join(question: npt.NDArray[np.object_], *labels: npt.NDArray[np.object_]) -> dict[str, int]:

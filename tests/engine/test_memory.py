@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.memory import STATUS, told_by
 
-LAYERS = [0, 10, 20, 29]
+LAYERS = [0, 10]
 PEAK = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
@@ -25,7 +25,7 @@ for kind, options in json.loads(sys.argv[1]):
     if kind == "swap":
         options = swap | options
     else:
-        data, options = al.load_qa("popqa-sample", limit=40), {"n_splits": 1} | options
+        data, options = al.load_qa("popqa-sample", limit=24), {"n_splits": 1} | options
     with peak() as found:
         result = sweep(model, data, on_plan=plans.append, **{**options, "progress": False})
     told.append({"peak": found[0], "predicted": plans[0].peak_bytes, "batches": len(plans[0].batch_sizes),
@@ -42,10 +42,10 @@ model = al.load_model(sys.argv[1], device="cpu")
 data = al.load_qa("popqa-sample", limit=3)
 sizes = []
 counts = []
-for i in range(120):
+for i in range(60):
     al.swap_sweep(model, data, n_donors=1, align="last", donors="random", n_spot_checks=1, n_resamples=20, seed=i % 7,
                   prompt="fewshot(2)", progress=False)
-    if i in (19, 119):
+    if i in (19, 59):
         sizes.append(settled())
         counts.append([len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))])
 print(json.dumps([sizes, counts]))
@@ -64,9 +64,8 @@ def test_the_peak_is_below_what_was_predicted_and_allowed():
         ("swap", {"max_memory": limit, "prompt": "fewshot(5)"}),
         ("swap", {"site": "mlp_out", "window": 3, "readout": "answer_joint", "max_memory": limit}),
         ("swap", {"engine": "reference", "layers": [0, 29], "null": "none"}),
-        ("knockout", {"layers": LAYERS}),
-        ("knockout", {"max_memory": limit, "window": 3, "layers": LAYERS[:2]}),
-        ("knockout", {"max_memory": limit, "readout": "p_true", "layers": LAYERS[:2]}),
+        ("knockout", {"max_memory": limit, "window": 3, "layers": LAYERS}),
+        ("knockout", {"max_memory": limit, "readout": "p_true", "layers": LAYERS}),
     ]
     told = told_by(PEAK, json.dumps(cases))
     for (kind, options), one in zip(cases, told, strict=True):
@@ -81,7 +80,7 @@ def test_the_peak_is_below_what_was_predicted_and_allowed():
     assert told[1]["batches"] > told[0]["batches"]
 
 
-def test_a_hundred_sweeps_do_not_grow(tiny):
+def test_many_sweeps_do_not_grow(tiny):
     (early, late), (before, after) = told_by(GROWTH, str(tiny("llama")))
-    assert late - early < 3 * 2**20, (early, late)
+    assert late - early < 1.5 * 2**20, (early, late)
     assert after == before, "open files and threads"

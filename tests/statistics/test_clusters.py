@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anchorlens.results.clusters_text import cluster_note
 from anchorlens.statistics.clusters import find_clusters, intraclass_correlation
 from anchorlens.statistics.resamples import Resamples
 from anchorlens.statistics.sign_flips import sign_flip_p
@@ -43,6 +44,22 @@ def test_questions_that_share_a_donor_are_drawn_together_unless_too_few_are_left
     # A statistic serves every question and joins none.
     mean = find_clusters(rows(names, [""] * 24, ["mean"] * 24))
     assert (mean.n_drawn, mean.is_by_donor) == (24, False)
+
+
+def test_few_donors_of_many_questions_are_a_limit_that_is_told():
+    names = [f"q{i}" for i in range(40)]
+    five = find_clusters(rows(names, [""] * 40, [f"d{i // 5}" for i in range(40)]))
+    assert (five.is_by_donor, five.per_donor) == (False, 5.0)
+    note = cluster_note(five, 40)
+    assert note.startswith("There are 5.0 questions for each donor, and fewer than 10 clusters")
+    related = find_clusters(rows(names, ["r"] * 40, [f"d{i // 5}" for i in range(40)]))
+    assert note in cluster_note(related, 40)
+    # Three donors each, drawn from all questions, join nearly all: a weak dependence.
+    rng = np.random.default_rng(0)
+    drawn = [f"d{rng.integers(40)}" for _ in range(120)]
+    mixed = find_clusters(rows(names * 3, [""] * 120, drawn))
+    assert mixed.per_donor < 3
+    assert cluster_note(mixed, 40) == ""
 
 
 def test_donors_join_relations_through_a_chain():

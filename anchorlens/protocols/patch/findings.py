@@ -252,8 +252,14 @@ def _nothing_stands(grid: _Grid) -> Findings:
         of += f" in {groups} groups"
     status, sentence = _without_claim(result, grid.statuses, groups, best)
     what = f"estimate by {result.method}" if result.is_estimate else "effect"
-    headline = f"Largest mean {what}: {grid.largest(best)} ({of}). {sentence}"
+    largest = f"Largest mean {what}: {grid.largest(best)} ({of})."
     fact = grid.effects[best]
+    notes = _notes(grid, best)
+    if isnan(fact.sim_low):  # a number without an interval is no headline
+        headline = sentence
+        notes = (largest, *notes)
+    else:
+        headline = f"{largest} {sentence}"
     one = Finding(
         EFFECT,
         status,
@@ -264,10 +270,10 @@ def _nothing_stands(grid: _Grid) -> Findings:
         n=fact.n,
         n_clusters=fact.n_clusters,
         anchor=best[0],
-        sentence=headline,
+        sentence=f"{largest} {sentence}",
         p=None if status in (DESCRIPTION, TOO_FEW) else grid.least_p([best]),
     )
-    return Findings((one,), headline, notes=_notes(grid, best))
+    return Findings((one,), headline, notes=notes)
 
 
 def _without_claim(
