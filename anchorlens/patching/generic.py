@@ -151,9 +151,7 @@ def generic_activation_patch(
     return (out[0], index_df) if return_index_df else out[0]
 
 
-def check_call(
-    model: LensModel, corrupted_tokens: object, clean_cache: object = None
-) -> LensModel:
+def check_call(model: LensModel, corrupted_tokens: object, clean_cache: object = None) -> LensModel:
     """Return the model to which hooks are attached.
 
     Raises:

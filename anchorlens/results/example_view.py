@@ -49,7 +49,8 @@ def example_rows(
         (leading metric of the sweep: ``P`` or its name), ``change`` (name of its effect) and
         ``unit`` (of the effect); ``curves`` (name -> effect at each layer, averaged over donors;
         None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` and ``place`` (its
-        layer and anchor); ``before`` and ``pathway`` (metric of the clean run, and the pathway at that layer).
+        layer and anchor); ``before`` and ``pathway`` (metric of the clean run, and the pathway at
+        that layer).
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]

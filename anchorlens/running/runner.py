@@ -182,9 +182,7 @@ def _run_shards(
     kept: dict[int, Shard] = {}
     inputs: set[str] = set()
     work = planned.before + sum(planned.shards[number] for number in mine)
-    with progress(
-        planned.label, work, planned.unit_name, show=spec.progress, since=started
-    ) as bar:
+    with progress(planned.label, work, planned.unit_name, show=spec.progress, since=started) as bar:
 
         def keep(number: int, shard: Shard) -> None:
             kept[number] = (pd.DataFrame(), shard[1]) if job else shard

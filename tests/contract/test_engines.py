@@ -84,7 +84,9 @@ def test_a_knockout_has_the_numbers_of_hooked_transformer(family):
     torch.testing.assert_close(bridge, hooked, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("family", fast(("gpt2", "gemma3", "gptj"), [*CONE, *FALLBACK], slow=("llama", "bloom")))
+@pytest.mark.parametrize(
+    "family", fast(("gpt2", "gemma3", "gptj"), [*CONE, *FALLBACK], slow=("llama", "bloom"))
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_generation_is_that_of_hugging_face(family, backend):
     """Prompts of several lengths in one batch, with and without a common prefix; one stops

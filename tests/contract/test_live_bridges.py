@@ -45,7 +45,9 @@ def bridge_in(mode, family):
     return adapt(load_model(bridge, tokenizer=tokenizer()))
 
 
-@pytest.mark.parametrize("family", fast(("gpt2", "llama", "phi3"), CONE, slow=("gemma2", "mistral")))
+@pytest.mark.parametrize(
+    "family", fast(("gpt2", "llama", "phi3"), CONE, slow=("gemma2", "mistral"))
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_are_those_of_the_bridges_own_forward_pass(mode, family):
     adapter = bridge_in(mode, family)

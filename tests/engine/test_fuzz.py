@@ -33,7 +33,7 @@ def test_other_cases_at_every_run_equal_the_reference_engine(kind):
     """A failure names its case: ``numbered(kind, name, case)`` runs it again."""
     first, contrasts = random.SystemRandom().randrange(10**6, 10**9), []
     for name in CONFIGS:
-        for case in range(first, first + 4):
+        for case in range(first, first + 2):
             one = numbered(kind, name, case)
             assert one.off <= 1, (kind, name, case)
             contrasts.append(one.effect)

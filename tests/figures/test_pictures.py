@@ -8,12 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from plotly.colors import sample_colorscale, unlabel_rgb
+from plotly.colors import hex_to_rgb, unlabel_rgb
 
 import anchorlens as al
 from anchorlens.figures.curves import plot_curves
 from anchorlens.figures.diagnostics import plot_pathway_sizes, plot_probe_auc
 from anchorlens.figures.export import save_html
+from anchorlens.figures.layout import NOT_MEASURED
+from tests.protocols.edges.test_edges import pairs_of
 from tests.protocols.patch.test_patch import MANY
 
 from .browser import visited
@@ -81,13 +83,16 @@ def pictures(figure, folder):
     with visited(save_html(figure, folder / "page.html"), width=WIDTHS[0], height=1400) as page:
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 1400})
-            page.wait_for_function(
-                "(w) => document.querySelector('#anchorlens-figure')._fullLayout.width === w",
-                arg=width,
-            )
-            page.wait_for_timeout(600)
+            page.wait_for_timeout(1000)
             shot = image.open(io.BytesIO(page.screenshot()))
             yield Picture(page.evaluate(PANELS), np.asarray(shot.convert("RGB")))
+
+
+def colour_at(scale, share):
+    """The colour of a scale at a share of its length, [red green blue]."""
+    places, colours = zip(*scale, strict=True)
+    parts = [hex_to_rgb(one) if one.startswith("#") else unlabel_rgb(one) for one in colours]
+    return np.array([np.interp(share, places, channel) for channel in zip(*parts, strict=True)])
 
 
 def nearest(ticks, coordinate, value, within=6):
@@ -99,7 +104,7 @@ def nearest(ticks, coordinate, value, within=6):
 
 def check_cells(figure, folder, expected, n_labelled):
     """Every cell that has both labels has the colour of ``expected[panel, row label, column
-    label]``.
+    label]``, and that of no measurement where there is no value.
     """
     axis = figure.layout.coloraxis
     largest = axis.cmax
@@ -111,10 +116,11 @@ def check_cells(figure, folder, expected, n_labelled):
                 labels = nearest(panel["ys"], "y", y), nearest(panel["xs"], "x", x)
                 if None in labels:
                     continue
-                value = expected[(number, *labels)]
-                share = (value + largest) / (2 * largest)
-                (wanted,) = sample_colorscale(axis.colorscale, [share])
-                off = np.abs(picture.colour(cell["pixel"]) - np.array(unlabel_rgb(wanted)))
+                value = expected.get((number, *labels), np.nan)
+                wanted = np.array(hex_to_rgb(NOT_MEASURED))
+                if np.isfinite(value):
+                    wanted = colour_at(axis.colorscale, (value + largest) / (2 * largest))
+                off = np.abs(picture.colour(cell["pixel"]) - wanted)
                 assert off.max() <= 12, (labels, value, off)
                 seen += 1
         assert seen >= n_labelled
@@ -142,7 +148,7 @@ def check_lines(figure, folder, curves):
             for curve in wanted:
                 layers = np.array(list(curve))
                 values = np.array(list(curve.values()))
-                scale = max(np.ptp(values), 1e-9)
+                scale = max(np.ptp(values), 0.05 * np.abs(values).max())
                 offs = []
                 for line in lines:
                     x, y = np.array(line).T
@@ -156,8 +162,8 @@ def check_lines(figure, folder, curves):
 @pytest.fixture(scope="module")
 def grids(tiny_model):
     return [
-        al.patch_sweep(tiny_model("gpt2"), al.load_pairs(MANY), progress=False, **way)
-        for way in ({"by": "position", "layers": [0, 2]}, {"by": "position", "layers": [1, 2]})
+        al.patch_sweep(tiny_model("gpt2"), al.load_pairs(MANY), site="z", progress=False, **way)
+        for way in ({"by": "head", "layers": [0, 2]}, {"by": "head", "layers": [1, 2]})
     ]
 
 
@@ -167,18 +173,10 @@ def test_cells_of_runs_with_other_layers_are_at_their_own(grids, tmp_path):
     for number, one in enumerate(grids):
         grid = one.grid()
         for row, layer in enumerate(grid.layers):
-            for column, _ in enumerate(grid.places):
-                expected[number, str(layer), str(column)] = grid.values[row, column]
-    (panel,) = [p for p in next(pictures(figure, tmp_path)).panels if p["id"] == "xy"]
-    columns = [tick["text"] for tick in panel["xs"]]
-    # Labels of positions may be tokens with their number.
-    renamed = {
-        (number, layer, label): value
-        for (number, layer, column), value in expected.items()
-        for label in columns
-        if columns.index(label) == int(column)
-    }
-    check_cells(figure, tmp_path, renamed, n_labelled=4)
+            for column, place in enumerate(grid.places):
+                head = place.removeprefix("head:")
+                expected[number, str(layer), head] = grid.values[row, column]
+    check_cells(figure, tmp_path, expected, n_labelled=4)
 
 
 def test_cells_of_anchors_and_layers(tmp_path):
@@ -195,7 +193,7 @@ def test_cells_of_anchors_and_layers(tmp_path):
 def test_cells_of_edges(tiny_model, tmp_path):
     sweep = al.edge_sweep(
         tiny_model("gpt2"),
-        al.load_pairs(MANY),
+        pairs_of(4),
         senders="heads",
         receivers=("a2.*.q", "logits"),
         method="attribution",
@@ -208,30 +206,13 @@ def test_cells_of_edges(tiny_model, tmp_path):
         for i, sender in enumerate(matrix.senders)
         for j, receiver in enumerate(matrix.receivers)
     }
-    known = {key: value for key, value in expected.items() if np.isfinite(value)}
     figure = al.plot_heatmap(sweep)
-    (cells,) = figure.data
-    largest = cells.zmax
+    drawn = next(trace for trace in figure.data if trace.type == "heatmap")
+    largest = np.nanmax(np.abs(matrix.values))
     figure.update_layout(
-        coloraxis={"colorscale": cells.colorscale, "cmin": -largest, "cmax": largest}
+        coloraxis={"colorscale": drawn.colorscale, "cmin": -largest, "cmax": largest}
     )
-    for key, value in expected.items():
-        known.setdefault(key, value)
-    blank = {key for key, value in expected.items() if not np.isfinite(value)}
-    for picture in pictures(figure, tmp_path):
-        seen = 0
-        (panel,) = picture.panels
-        for cell in panel["cells"]:
-            x, y = cell["middle"]
-            labels = nearest(panel["ys"], "y", y, 4), nearest(panel["xs"], "x", x, 4)
-            if None in labels or (0, *labels) in blank:
-                continue
-            share = (known[(0, *labels)] + largest) / (2 * largest)
-            (wanted,) = sample_colorscale(cells.colorscale, [share])
-            off = np.abs(picture.colour(cell["pixel"]) - np.array(unlabel_rgb(wanted)))
-            assert off.max() <= 12, labels
-            seen += 1
-        assert seen >= 4
+    check_cells(figure, tmp_path, expected, n_labelled=4)
 
 
 def curves_of(frame, column="effect", **keys):

@@ -119,8 +119,8 @@ def test_the_model_rounds_in_another_way(half):
 def test_grids_of_many_families(tmp_path):
     """The small version of benchmarks/half_grids.py."""
     names = ["llama", "gemma3", "neox massive", "mixtral", "gpt2", "olmo2"]
-    grids = half_grids.run(names, half_grids.DTYPES, 36, 12)
-    assert len(grids) == 36
+    grids = half_grids.run(names, half_grids.DTYPES, 24, 12)
+    assert len(grids) == 24
     assert [grid for grid in grids if grid.fallback] == []
     smooth = [grid for grid in grids if grid.metric not in half_grids.STEPS]
     # Medians alone: the 99th percentile is that of the few grids with next to no effect. The

@@ -99,7 +99,7 @@ def score_edges(
             own_gradients.double(),
             "sender d_model, receiver d_model -> sender receiver",
         )
-    rows = {node: row for node, row in zip(changes, table.tolist(), strict=True)}
+    rows = dict(zip(changes, table.tolist(), strict=True))
     columns = {node: number for number, node in enumerate(ends)}
     return {edge: rows[edge.sender][columns[edge.receiver]] for edge in edges}
 

@@ -141,9 +141,8 @@ def _findings_of_curve(
     for status in named or others[:1]:
         here = {layer for layer, one in statuses.items() if one == status}
         rises = {layer for layer in here if status == kind.status and facts[layer].value > 0}
-        for layers in (here - rises, rises):
-            if layers:
-                findings.append(_finding(sweep, key, kind, status, layers))
+        signs = filter(None, (here - rises, rises))
+        findings += [_finding(sweep, key, kind, status, layers) for layers in signs]
     return findings
 
 

@@ -16,7 +16,9 @@ FAMILIES = ("llama", "gpt2", "gemma2", "gemma3", "olmo2", "neox", "qwen3", "mist
 WAYS = [(between, behind) for between in ("direct", "mlps") for behind in ("flow", "freeze")]
 
 
-@pytest.mark.parametrize("family", fast(("llama", "gemma2", "neox"), FAMILIES, slow=("olmo2", "qwen3")))
+@pytest.mark.parametrize(
+    "family", fast(("llama", "gemma2", "neox"), FAMILIES, slow=("olmo2", "qwen3"))
+)
 @pytest.mark.parametrize(("between", "downstream"), WAYS)
 def test_edges_of_every_kind_equal_hooks(tiny_model, family, between, downstream):
     case = Case(tiny_model(family))
