@@ -107,6 +107,16 @@ def test_every_public_name_stands_in_the_reference_once():
     assert [name for name, n in Counter(shown).items() if n > 1] == []
 
 
+def test_every_sentence_of_a_verdict_has_the_test_that_its_page_names():
+    page = (DOCS / "sentences.md").read_text(encoding="utf8")
+    written = "\n".join(
+        path.read_text(encoding="utf8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    named = re.findall(r"\b(test_[a-z0-9_]+)`", page)
+    assert len(named) > 30
+    assert [name for name in named if f"def {name}(" not in written] == []
+
+
 def test_every_error_is_explained():
     page = (DOCS / "errors.md").read_text(encoding="utf8")
     table, reference = (

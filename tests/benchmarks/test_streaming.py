@@ -56,6 +56,7 @@ def the_same(found):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_four_layers_of_it(tmp_path):
     """In float32, where nothing is a view of a file: two of the four layers are never there."""
     room_for(3 * 10**9)
