@@ -457,9 +457,8 @@ def test_findings_of_a_sweep_are_its_contrasts(everyone):
 @pytest.mark.slow
 def test_a_model_that_knows_the_answers_is_told_from_its_control(smollm2):
     """A real effect: the subject's name takes a true answer's truth away, other tokens do not."""
-    result = al.patch_tokens_sweep(
-        smollm2, al.load_qa("triviaqa-sample", limit=110), progress=False
-    )
+    data = al.load_qa("triviaqa-sample", limit=110)
+    result = al.patch_tokens_sweep(smollm2, data, layers="16-28:4", n_splits=1, progress=False)
     summary = result.summary().iloc[0]
     assert summary["n_all"] >= 30
     assert summary["delta_p_vs_placebo_high"] < -20
