@@ -114,7 +114,13 @@ def test_versions_that_work(version):
 
 @pytest.mark.parametrize(
     "command",
-    [["swap", "--model", "gpt2", "--dataset", "popqa-sample", "--dry-run"], ["models", "--all"]],
+    [
+        pytest.param(
+            ["swap", "--model", "gpt2", "--dataset", "popqa-sample", "--dry-run"],
+            marks=pytest.mark.slow,
+        ),
+        ["models", "--all"],
+    ],
 )
 def test_a_command_names_the_version_once_and_exits_with_2(command, tmp_path):
     """The metadata of another version stand before the installed ones."""

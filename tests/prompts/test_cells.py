@@ -226,9 +226,9 @@ def test_a_file_that_no_system_can_open_is_one_error(name):
         assert len(str(caught.value)) < 500
 
 
-def test_every_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
+def test_a_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
     content = parquet(question="Who wrote Emma?", answers=pyarrow.array([["Austen"]]))
-    for i in range(0, 8 * len(content), 389):
+    for i in range(0, 8 * len(content), 997):
         damaged = bytearray(content)
         damaged[i // 8] ^= 1 << i % 8
         (tmp_path / "a.parquet").write_bytes(damaged)

@@ -215,3 +215,37 @@ def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_ther
     assert made.samples(all_columns=True)["n_null_patched"].isna().all()
     assert "weaker" not in repr(made)
     assert al.Swap.from_config(made.record["config"]).identity() == asked.identity()
+
+
+def test_the_donors_answer_is_read_at_the_first_token_in_which_the_answers_differ(tiny_model):
+    """Lima and Lille share two tokens, Lima and Lisbon one: P of a shared token would tell
+    nothing.
+    """
+    model = tiny_model("llama")
+    cities = {"Peru": "Lima", "Chile": "Lisbon", "Cuba": "Limassol", "Italy": "Lille"}
+    data = data_of([capital(country, city) for country, city in cities.items()])
+    options = {"layers": (0,), "n_donors": 3, "null": ("same_role",), "donors": "random"}
+    made = al.swap_sweep(model, data, anchors=("pre_answer",), **options, **QUIET)
+    rows = made.examples().set_index(["role", "example_id"])
+
+    def answer_of(role, name):
+        row = rows.loc[(role, name)]
+        at = json.loads(row["positions"])["answer"]
+        return list(row["token_ids"]), at[0], [row["token_ids"][i] for i in at]
+
+    shared_counts = set()
+    for row in made.samples(all_columns=True).query("control == 'none'").itertuples():
+        ids, start, own = answer_of("base", row.example_id)
+        *_, theirs = answer_of("donor", row.donor_id)
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(own, theirs, strict=False)) if a != b), None
+        )
+        if shared is None:  # one answer begins with the other
+            continue
+        shared_counts.add(shared)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[: start + shared]]))[0, -1].double()
+        p = logits.softmax(-1)[theirs[shared]]
+        assert row.donor_p_before == pytest.approx(float(p), rel=1e-4)
+    assert len(shared_counts) > 1
+    assert min(shared_counts) >= 1
