@@ -109,7 +109,7 @@
     const open = element("button", { className: "open", type: "button", textContent: row.question });
     open.setAttribute("aria-expanded", "false");
     const label = row.label ? [element("span", { className: `chip label-${row.label}`, textContent: row.label })] : [];
-    const contents = [[open], [row.answer], label, [row.pathway], [number(row.before, 3)], [], [effect(row, row.peak)], [`${row.place}, ${row.at}`]];
+    const contents = [[open], [row.answer], label, [row.pathway], [number(row.before, 3)], [], [effect(row, row.peak)], [number(row.at, 0)]];
     const cells = contents.map((content, k) => {
       const cell = element("td", { className: heads[k].className, hidden: absent[k] }, ...content);
       cell.setAttribute("role", "cell");

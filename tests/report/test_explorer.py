@@ -272,7 +272,7 @@ def test_examples_are_searched_and_chosen(tmp_path):
     return { first, filtered, entered, none, back, python };
     """
     seen = asked(tmp_path, script)
-    facts = "answer Lima · P before 0.520 · largest change −50.0 at layer 0"
+    facts = "answer Lima · P before 0.520 · largest change −50.0 at exact_question, layer 0"
     assert seen["first"] == ["2 of 2 examples", ["a", "b"], "a", facts]
     assert seen["filtered"] == [
         "1 of 2 examples",
@@ -282,7 +282,7 @@ def test_examples_are_searched_and_chosen(tmp_path):
     ], "the shown example stays in the list"
     other = (
         "answer Jane Austen · which is false · pathway Q-Anchored · logit_diff before 0.900 ·"
-        " largest change +12.00 at layer 8"
+        " largest change +12.00 at exact_question, layer 8"
     )
     assert seen["entered"] == {
         "said": ["1 of 2 examples", ["a", "b"], "b", other],
