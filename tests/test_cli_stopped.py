@@ -38,6 +38,7 @@ def advance(self, work):
     if self.unit == "cell" and self.done > 20:
         os.kill(os.getpid(), signal.SIGINT)
 progress.Progress.advance = advance
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 main(sys.argv[1:])
 """
 

