@@ -27,9 +27,9 @@ from anchorlens.prompts.batches import pad_rows
 
 # File with the numbers of a HookedTransformer, for an environment that has none.
 NUMBERS = "ANCHORLENS_HOOKED_NUMBERS"
-LAYERS = (0, 8, 16, 24, 29)
+LAYERS = (0, 16, 29)
 KEYS = ["example_id", "layer", "control", "anchor", "pathway", "donor_id"]
-# Edges of the circuits that are scored, of 532 measured.
+# Edges of the circuits that are scored.
 CIRCUITS = (20, 100)
 
 Cells = dict[str, list[float]]
@@ -45,10 +45,12 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
     for name in datasets:
         swap = al.swap_sweep(
             model,
-            al.load_qa(name, limit=12),
+            al.load_qa(name, limit=4),
             layers=LAYERS,
             n_donors=1,
-            prompt="fewshot(2)",
+            null=("same_role", "norm_matched"),
+            n_spot_checks=2,
+            prompt="fewshot(1)",
             n_resamples=100,
             progress=False,
         )
@@ -70,9 +72,10 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
 
 def edges_and_circuits(model: LensModel) -> Cells:
     """Measure edges from heads to one layer and to the logits, and circuits of them."""
-    pairs = al.load_pairs("ioi-pairs", limit=3)
-    options = {"senders": "heads", "receivers": "a20.*,logits", "controls": "none"}
-    sweep = al.edge_sweep(model, pairs, **options, n_resamples=100, progress=False)
+    pairs = al.load_pairs("ioi-pairs", limit=2)
+    options = {"senders": "a1*", "receivers": "a20.h0.*,logits", "controls": "none"}
+    options |= {"n_spot_checks": 2, "n_resamples": 100, "progress": False}
+    sweep = al.edge_sweep(model, pairs, **options)
     cells = Cells()
     columns = ["example_id", "anchor", "value_before", "value_after", "effect"]
     for pair, edge, *numbers in sweep.samples()[columns].itertuples(index=False):
