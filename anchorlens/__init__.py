@@ -13,8 +13,8 @@ _import_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    from anchorlens.progress import importing, is_in_place
+    from anchorlens.progress import is_in_place, name_import
 
     # Only for people who look: a line in the log of a script is for calls that it makes.
-    with importing(show=is_in_place()):
+    with name_import(show=is_in_place()):
         return _import_name(name)

@@ -135,7 +135,7 @@ def waiting(label: str, *, show: bool) -> Iterator[None]:
 
 
 @contextmanager
-def importing(*, show: bool) -> Iterator[None]:
+def name_import(*, show: bool) -> Iterator[None]:
     """Name the first import of torch and transformer-lens, which takes ten seconds."""
     is_done = "transformer_lens" in sys.modules
     with waiting("importing torch and transformer-lens", show=show and not is_done):

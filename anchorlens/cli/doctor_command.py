@@ -7,7 +7,7 @@ import click
 from anchorlens.cli.output import echo, echo_json, show_table
 from anchorlens.cli.shared_options import BACKEND_HELP
 from anchorlens.constants import BACKENDS
-from anchorlens.progress import importing
+from anchorlens.progress import name_import
 
 EPILOG = """\b
 Examples:
@@ -62,7 +62,7 @@ def doctor_command(
     knockouts whose results are known, and compare both engines. Each failed check names its cure;
     docs/doctor.md explains the checks.
     """
-    with importing(show=not quiet):
+    with name_import(show=not quiet):
         from anchorlens.diagnosis.doctor import doctor
 
     found = doctor(

@@ -25,7 +25,7 @@ from anchorlens.cli.output import (
 )
 from anchorlens.cli.shared_options import executor_of_options
 from anchorlens.errors import AnchorlensError, EmptySweepError
-from anchorlens.progress import importing
+from anchorlens.progress import name_import
 
 if TYPE_CHECKING:
     from anchorlens.running.run_study import Outcome
@@ -44,7 +44,7 @@ def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:
     ``given`` holds the options of the command; they are stored so that ``anchorlens merge`` can
     repeat it.
     """
-    with importing(show=not given["quiet"]):
+    with name_import(show=not given["quiet"]):
         from anchorlens.engine.cost import out_of_memory
         from anchorlens.running.run_study import Outcome, run_study
 

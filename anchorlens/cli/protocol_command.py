@@ -17,7 +17,7 @@ from anchorlens.cli.shared_options import (
 )
 from anchorlens.constants import BACKENDS
 from anchorlens.errors import InputError
-from anchorlens.progress import importing
+from anchorlens.progress import name_import
 from anchorlens.protocols.arguments import Int, Kind, group_arguments
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
 from anchorlens.protocols.specification import Specification
@@ -356,7 +356,7 @@ def measure_protocol(spec: type[Specification], given: Mapping[str, Any]) -> Non
             data.append(one)
     # A file that cannot be read is said before torch and the model library are imported.
     loaded = [one.load(pairs=spec.DATA == "pairs") for one in data]
-    with importing(show=not given["quiet"]):
+    with name_import(show=not given["quiet"]):
         from anchorlens.running.study import Study
 
     study = Study(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from anchorlens.cli.shared_options import check_output_options, output_options
-from anchorlens.progress import importing
+from anchorlens.progress import name_import
 
 EPILOG = """\b
 Examples:
@@ -44,7 +44,7 @@ def measure_study(given: Mapping[str, Any]) -> None:
 
     from anchorlens.cli.measure import measure, plan_only
 
-    with importing(show=not given["quiet"]):
+    with name_import(show=not given["quiet"]):
         from anchorlens.running.study import Study
 
     made = Study.from_toml(given["study"])
