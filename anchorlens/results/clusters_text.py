@@ -34,7 +34,7 @@ def cluster_note(
     words = row_words("") if rows is None else rows
     if not clusters.n_named:
         if not clusters.is_by_donor:
-            return _shared_donors(clusters, words)
+            return _donor_note(clusters, words)
         return (
             f"{words.count(n)} in {clusters.n_drawn} clusters: {words.groups} that share a donor"
             " are drawn together."
@@ -63,10 +63,10 @@ def cluster_note(
         )
     if leading is not None and not isnan(leading[1]):
         text += f". Intraclass correlation of {leading[0]} {leading[1]:.2f}"
-    return " ".join(filter(None, (f"{text}.", _shared_donors(clusters, words))))
+    return " ".join(filter(None, (f"{text}.", _donor_note(clusters, words))))
 
 
-def _shared_donors(clusters: Clusters, words: RowWords) -> str:
+def _donor_note(clusters: Clusters, words: RowWords) -> str:
     """Return a sentence on donors that serve many rows, which are then not independent."""
     if clusters.per_donor < _MANY_PER_DONOR:
         return ""
