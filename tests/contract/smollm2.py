@@ -73,7 +73,7 @@ def measure_cells(backend: str, datasets: Sequence[str] = ("popqa-sample",)) -> 
 def edges_and_circuits(model: LensModel) -> Cells:
     """Measure edges from heads to one layer and to the logits, and circuits of them."""
     pairs = al.load_pairs("ioi-pairs", limit=2)
-    options = {"senders": "a1*", "receivers": "a20.h0.*,logits", "controls": "none"}
+    options = {"senders": "embed,a1*,a20.h0", "receivers": "a20.h0.*,logits", "controls": "none"}
     options |= {"n_spot_checks": 2, "n_resamples": 100, "progress": False}
     sweep = al.edge_sweep(model, pairs, **options)
     cells = Cells()
