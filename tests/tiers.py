@@ -11,19 +11,20 @@ ON_REQUEST = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 def fast(
-    first: Iterable[str], names: Iterable[str], slow: Iterable[str] | None = None
+    first: Iterable[object], names: Iterable[object], slow: Iterable[object] | None = None
 ) -> list[object]:
     """The cases of a test: ``first`` in the fast tier, ``slow`` in the slow one, all others on
-    request. If ``slow`` is None, all others are in the slow tier.
+    request. If ``slow`` is None, all others are in the slow tier. A tuple has several arguments.
     """
     chosen = list(first)
     some = None if slow is None else list(slow)
     cases: list[object] = []
     for name in names:
+        values = name if isinstance(name, tuple) else (name,)
         if name in chosen:
             cases.append(name)
         elif some is None or name in some:
-            cases.append(pytest.param(name, marks=pytest.mark.slow))
+            cases.append(pytest.param(*values, marks=pytest.mark.slow))
         else:
-            cases.append(pytest.param(name, marks=ON_REQUEST))
+            cases.append(pytest.param(*values, marks=ON_REQUEST))
     return cases

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError
 from anchorlens.models.backend import LensModel, is_bridge, is_hooked, stream_of
+from anchorlens.models.live_names import name_of_lens_model
 
 CARD = "anchorlens_card"
 # Text whose tokens are compared to see whether a tokenizer changed.
@@ -60,7 +61,7 @@ class ModelCard:
         ('hooked', 'float32')
 
     Attributes:
-        name: Name as given; the last part of a path.
+        name: Name as given, or as a live model states it; the last part of a path.
         source: ``packaged``, ``hub``, ``directory``, ``gguf``, or a live model: ``huggingface``,
             ``hooked`` or ``bridge``.
         revision: Commit on the hub, or release of a packaged model.
@@ -157,7 +158,7 @@ def _has_processed_weights(model: LensModel) -> bool:
 def name_of(model: LensModel) -> str:
     """Return the model's name without reading its weights."""
     card = getattr(model, CARD, None)
-    return card.name if isinstance(card, ModelCard) else str(model.cfg.model_name or "custom")
+    return card.name if isinstance(card, ModelCard) else name_of_lens_model(model)
 
 
 def model_card(model: LensModel) -> ModelCard:

@@ -15,13 +15,13 @@ from anchorlens.models.card import CARD, architecture_of, backend_of, make_card
 from anchorlens.models.check_config import check_config
 from anchorlens.models.devices import parse_dtype, pick_device
 from anchorlens.models.hf import load_gguf, load_tokenizer, load_weights
+from anchorlens.models.live_names import name_of_hf_model, name_of_lens_model
 from anchorlens.models.size import checkpoint_dtype
 from anchorlens.models.source import (
     check_live,
     check_options,
     check_tokenizer_directory,
     find_model,
-    live_name,
 )
 from anchorlens.models.target import Source, Target, attach_tokenizer
 from anchorlens.progress import waiting
@@ -56,7 +56,8 @@ def load_model(
             - a Hugging Face directory of one of the families in docs/families.md;
             - a ``.gguf`` file, or ``owner/repository/file.gguf`` on the hub;
             - a live Hugging Face model (with ``tokenizer=``), whose weights are copied;
-            - a live HookedTransformer or TransformerBridge, which is returned itself with a card.
+            - a live HookedTransformer or TransformerBridge, which is returned itself with a card;
+              its name in results is ``model.cfg.model_name``.
         device: ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; if None, the first available of
             cuda, mps and cpu.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, ``"float64"``, a torch dtype, or
@@ -134,8 +135,8 @@ def load_model(
         if is_lens_model(name_or_path):
             return _use_live_model(name_or_path, given)
         where = pick_device(device or name_or_path.device)
-        source = Source(name=live_name(name_or_path), kind="huggingface", path=Path())
         assert given is not None and isinstance(name_or_path, PreTrainedModel)  # check_live
+        source = Source(name=name_of_hf_model(name_or_path), kind="huggingface", path=Path())
         target = make_target(device=where, source=source, tokenizer=given)
         with waiting(f"loading {source.name}", show=progress):
             return _convert(name_or_path, target, name_or_path.dtype, backend, adopt=False)
@@ -204,7 +205,7 @@ def _use_live_model(model: LensModel, tokenizer: PreTrainedTokenizerBase | None)
             " anchorlens needs."
         )
         model.tokenizer.padding_side = "right"
-    name = str(model.cfg.model_name or "custom")
+    name = name_of_lens_model(model)
     object.__setattr__(
         model, CARD, make_card(model, name, backend_of(model), architecture=architecture_of(model))
     )

@@ -22,6 +22,7 @@ from anchorlens.models.devices import check_device_dtype, check_n_devices, parse
 from anchorlens.models.gguf_audit import check_gguf
 from anchorlens.models.hf import check_directory, check_tokenizer_files, load_config
 from anchorlens.models.hub import fetch_file, fetch_model, find_cached_file
+from anchorlens.models.live_names import name_of_hf_model
 from anchorlens.models.names import find_official_name, has_own_weights, nearest_names
 from anchorlens.models.target import Source
 
@@ -213,7 +214,7 @@ def check_live(
             f"dtype={dtype}: a live model keeps {model.dtype}. Set it in from_pretrained.",
             argument="dtype",
         )
-    check_config(model.config, live_name(model), pick_backend(backend))
+    check_config(model.config, name_of_hf_model(model), pick_backend(backend))
     if model.get_output_embeddings() is None:
         raise InputError(
             f"This {type(model).__name__} predicts no tokens. Load it with AutoModelForCausalLM."
@@ -230,11 +231,6 @@ def check_live(
         raise InputError(
             "This live model has an adapter beside its weights. Merge it first (merge_and_unload)."
         )
-
-
-def live_name(model: Any) -> str:
-    """Return the name of a live Hugging Face model: the last part of its origin, else its class."""
-    return Path(str(model.config._name_or_path) or type(model).__name__).name
 
 
 def find_model(

@@ -36,6 +36,8 @@ class Comparison:
             ``model dataset protocol anchor layer``; ``difference`` (second minus first, in the unit
             of the metric) with its pointwise 95 % interval ``ci_low ci_high`` and its band
             ``sim_low sim_high``, which holds at 95 % jointly over all layers, anchors and sweeps;
+            ``p`` (two-sided, by sign flips of whole clusters, adjusted over all of them too; a
+            difference is named by its band, and p says whether the runs could be exchanged);
             ``n`` (shared questions), ``n_clusters`` (clusters that are drawn) and ``n_effective``
             (effective number of those that carry the difference); ``first second`` (mean effect of
             the shared rows in each run); ``only_first only_second`` (rows in one run only).

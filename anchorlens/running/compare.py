@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.constants import DIFFERENCE, POINTS
@@ -27,6 +28,7 @@ from anchorlens.runs.schema import (
 from anchorlens.statistics.bands import Band, band
 from anchorlens.statistics.clusters import Clusters, find_clusters, intraclass_correlation
 from anchorlens.statistics.resamples import Resamples
+from anchorlens.statistics.sign_flips import sign_flip_p
 
 Run: TypeAlias = (
     SweepResult | str | os.PathLike[str] | Sequence[SweepResult | str | os.PathLike[str]]
@@ -77,6 +79,7 @@ def compare(
     metric = metric or leading_metric(pairs[0][0].samples(all_columns=True))
     made = [_difference(a, b, metric, least, seed, level_of(len(pairs))) for a, b in pairs]
     tables = pd.concat([table for table, _, _ in made], ignore_index=True)
+    tables["p"] = (len(pairs) * tables["p"]).clip(upper=1.0)  # over sweeps too, as the bands are
     curves = pd.concat([own for _, own, _ in made], ignore_index=True)
     units = tuple(dict.fromkeys(unit for _, _, unit in made if unit))
     curves = curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
@@ -189,9 +192,9 @@ def _difference(
     changes = [sides["second"] - sides["first"] for sides in wide.values()]
     frames: list[pd.DataFrame] = []
     limit = 200 if measured[0]["unit"].iloc[0] == POINTS else np.inf
-    for (anchor, own), made in zip(
-        by_anchor.items(), _bands(changes, clusters, n_resamples, seed, level, limit), strict=True
-    ):
+    bands = _bands(changes, clusters, n_resamples, seed, level, limit)
+    p_values = _p_values(changes, clusters, seed)
+    for (anchor, own), made, p in zip(by_anchor.items(), bands, p_values, strict=True):
         alone = {
             name: own[own[other].isna()].index
             for name, other in (("first", "second"), ("second", "first"))
@@ -209,6 +212,7 @@ def _difference(
                     "ci_high": made.high,
                     "sim_low": made.sim_low,
                     "sim_high": made.sim_high,
+                    "p": p,
                     "n": made.n,
                     "n_clusters": made.n_clusters,
                     "n_effective": made.n_effective,
@@ -295,3 +299,14 @@ def _bands(
     joint = band(estimate, level=level, limit=limit)
     both = replace(band(estimate, limit=limit), sim_low=joint.sim_low, sim_high=joint.sim_high)
     return both.parts([change.shape[1] for change in changes])
+
+
+def _p_values(
+    changes: Sequence[pd.DataFrame], clusters: Clusters, seed: int
+) -> list[npt.NDArray[np.float64]]:
+    """Return the sign-flip p-values of several curves [row layer], adjusted over all curves."""
+    whole = pd.concat(changes, axis=1)
+    drawn = clusters.of(whole.index.get_level_values("question_id"))
+    p = sign_flip_p(whole.to_numpy(dtype=np.float64), drawn, seed=seed)
+    ends = np.cumsum([change.shape[1] for change in changes])[:-1]
+    return np.split(p, ends)

@@ -53,7 +53,7 @@ WORDS = [
 ]
 rng = random.Random(0)
 rows = []
-for _ in range(20):
+for _ in range(12):
     *words, other = rng.sample(WORDS, 9)
     changed = [*words[:4], other, *words[5:]]
     repeated = " ".join(words[:5])
@@ -78,7 +78,7 @@ lists.to_frame()[["clean", "corrupted", "answer", "wrong"]].head(2)
 scores = al.edge_sweep(
     model, lists, senders="heads", receivers="k", method="attribution", controls="none"
 )
-best = tuple(scores.table(40)["edge"])
+best = tuple(scores.table(24)["edge"])
 edges = al.edge_sweep(model, lists, edges=best)
 print(edges.verdict)
 
@@ -88,7 +88,7 @@ table["attribution"] = scores.table().set_index("edge")["effect"]
 table[["effect", "sim_low", "sim_high", "other_pair", "stands", "attribution"]].round(3)
 
 # %% [markdown]
-# An edge *stands* if the band of its effect excludes 0, for all 40 edges together, also after the control is subtracted.
+# An edge *stands* if the band of its effect excludes 0, for all 24 edges together, also after the control is subtracted.
 # `other_pair` is the same edge with the contribution of another pair. One head of layer 16 writes into the keys of
 # later layers. Attribution ranks these edges first and is far off in their size: do not read sizes from it.
 #
@@ -120,12 +120,12 @@ print(screen)
 # ## A circuit in ten lines
 #
 # *When John and Mary went to the store, Mary gave a drink to* continues with John. All 70,651 edges are scored with
-# integrated gradients on ten pairs. A *circuit* is a set of edges: in its run, all other edges carry the contributions
+# integrated gradients on six pairs. A *circuit* is a set of edges: in its run, all other edges carry the contributions
 # of the corrupted prompt.
 
 # %%
 names = al.load_pairs("ioi-pairs")
-to_find = al.load_pairs("ioi-pairs", limit=10)
+to_find = al.load_pairs("ioi-pairs", limit=6)
 found = al.edge_sweep(model, to_find, method="attribution_ig", controls="none")
 circuit = found.circuit(top=700)
 print(circuit)
@@ -134,7 +134,7 @@ print(circuit)
 # *Faithfulness* is the share of the metric that a circuit keeps. Score it on pairs that did not select the circuit.
 
 # %%
-others = al.load_pairs(names.to_frame().iloc[40:60])
+others = al.load_pairs(names.to_frame().iloc[40:52])
 faithful = circuit.faithfulness(model, others)
 faithful.table().round(3)
 
@@ -152,7 +152,7 @@ al.plot_circuit(circuit.of_size(60).prune())
 # later layers replace, and `interaction` is the loss by two heads together minus the sum of their single losses.
 
 # %%
-heads = al.head_effects(model, al.load_pairs("ioi-pairs", limit=6), joint=4)
+heads = al.head_effects(model, al.load_pairs("ioi-pairs", limit=4), joint=3)
 heads.singles.round(2).head(6)
 
 # %%

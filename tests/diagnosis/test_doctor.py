@@ -20,6 +20,7 @@ from anchorlens.models.backend import HAS_HOOKED
 from anchorlens.models.load import load_model
 from anchorlens.models.target import attach_tokenizer
 from tests.models.tiny import FAMILIES, random_model
+from tests.tiers import fast
 from tests.tokenizers_small import small_tokenizer
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore")]
@@ -431,8 +432,7 @@ def test_help_and_import_load_no_torch():
     assert "Exit code 0: no check failed" in done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", fast((), BACKENDS, slow=("hooked",)))
 def test_the_demo_model_passes_within_a_minute(backend):
     before = time.process_time()
     found = doctor("smollm2-135m-instruct", device="cpu", backend=backend, **QUIET)

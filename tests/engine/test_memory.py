@@ -89,6 +89,7 @@ def test_peaks_of_other_sites_readouts_and_engines():
     check_peaks(OTHERS)
 
 
+@pytest.mark.exhaustive
 def test_many_sweeps_do_not_grow(tiny):
     (early, late), (before, after) = told_by(GROWTH, str(tiny("llama")))
     assert late - early < 1.5 * 2**20, (early, late)

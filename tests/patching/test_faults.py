@@ -3,6 +3,7 @@
 import pytest
 
 from tests.patching.faults import KINDS, run_faults, share_found
+from tests.tiers import ON_REQUEST
 
 
 def test_a_few_faults_of_each_kind_are_found():
@@ -13,7 +14,13 @@ def test_a_few_faults_of_each_kind_are_found():
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "n"), [("float32", 12), ("bfloat16", 8), ("float16", 8)])
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        pytest.param("bfloat16", 8, marks=pytest.mark.slow),
+        pytest.param("float32", 12, marks=ON_REQUEST),
+        pytest.param("float16", 8, marks=ON_REQUEST),
+    ],
+)
 def test_many_faults(dtype, n):
     assert share_found(run_faults(n, dtype=dtype)) >= 0.95

@@ -20,7 +20,7 @@ BASE = sorted(
     and "direct_path" not in name
 )
 # Two prompts for one function of each site: cells of heads and positions take half a minute with two.
-_ONE_OF_A_KIND = ("head_out_by_pos", "head_k_all_pos", "head_q_by_pos", "pattern_all_pos")
+_ONE_OF_A_KIND = ("head_out_by_pos", "head_k_all_pos", "pattern_all_pos")
 CASES = [
     pytest.param(name, n, marks=() if name.endswith(_ONE_OF_A_KIND) else ON_REQUEST)
     if "attn_head" in name

@@ -83,6 +83,7 @@ def test_halves_share_no_question_and_no_answer_and_are_alike_in_size(rows):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_shuffled_placebo_is_a_null_where_states_hold_the_question_and_no_truth():
     """Labels shuffled over rows are rejected far too often, labels flipped by question are not."""
     script = runpy.run_path(str(SCRIPT))

@@ -105,6 +105,7 @@ def test_overlap_of_question_and_answer_raises_qa_text_auc_only(tokenizer, half)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_random_pairs_exceed_chance_in_at_most_one_set_of_twenty(tokenizer):
     """60 sets of 60 questions without any leak: lower end above 0.5 in at most 5 %."""
     rng = random.Random(2)

@@ -266,6 +266,7 @@ def test_deeply_nested_cells_of_pairs_are_one_error_or_text(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_large_tables_are_read_in_linear_time(tmp_path):
     """A million rows without spans take 76 s of CPU on a slow machine, and rows with spans as many
     times longer as there are more of them.

@@ -14,6 +14,7 @@ from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.patch.spec import Patch
+from tests.tiers import fast
 
 
 @pytest.mark.parametrize("name", PAIR_SAMPLES)
@@ -59,8 +60,7 @@ def test_repeated_lists_end_before_the_answer_and_have_the_same_words():
             assert words[start:] == words[:repeated] and words[repeated] == next_word.strip()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAIR_SAMPLES)
+@pytest.mark.parametrize("name", fast((), PAIR_SAMPLES, slow=("ioi-pairs",)))
 def test_smollm2_prefers_the_answer_after_the_clean_prompt(smollm2, name):
     context = set_up_pairs(adapt(smollm2), load_pairs(name), Patch())
     assert len(context.pairs) == 100

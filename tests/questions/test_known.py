@@ -8,11 +8,14 @@ from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.answer_text import exact_answer, is_right
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
+from tests.tiers import fast
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample"]
+    "name",
+    fast(
+        (), ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample"), slow=("nq-sample",)
+    ),
 )
 def test_at_least_160_questions_of_which_40_are_known(smollm2, name):
     data = al.load_qa(name)

@@ -89,7 +89,20 @@ def test_pairing_sees_what_two_bands_hide():
     assert set(same["difference"]) == {0.0}
 
 
+def test_p_says_whether_the_runs_can_be_exchanged_and_counts_every_sweep():
+    rng = np.random.default_rng(4)
+    a = rng.normal(size=(40, 3)) * 20
+    b = a + rng.normal(size=a.shape) - [0, 0, 3]
+    one = compare(run(a), run(b)).table()
+    assert one.loc[2, "p"] == pytest.approx(1 / 1000)
+    assert one.loc[:1, "p"].min() > 0.05
+    assert set(compare(run(a), run(a)).table()["p"]) == {1.0}
+    both = compare([run(a), run(a)], [run(b), run(b)]).table()
+    assert both["p"].min() == pytest.approx(2 / 1000)
+
+
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_two_runs_alike_the_interval_excludes_zero_in_one_of_twenty():
     rng = np.random.default_rng(2)
     outside, anywhere = [], []

@@ -226,7 +226,7 @@ RAY_CASES = [
 CASES = [f"{name} {way.__name__}" for name in SWEEPS for way in (*LOCAL, *FORKED)]
 SLOW = [
     *(f"{name} stop_and_resume" for name in SWEEPS),
-    *("swap with_ray", "patch with_ray", "edges with_ray"),
+    "swap with_ray",
     *("swap kill_a_ray_worker", "knockout stop_ray_and_resume_without"),
 ]
 
@@ -259,9 +259,8 @@ def test_a_sweep_that_is_killed_at_random_moments(tiny_model, tmp_path):
     assert not differing, (seed, there)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
-@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize("kind", fast((), WRITES, slow=("replaced",)))
 def test_a_final_write_that_is_killed_before_a_file_operation(tiny_model, tmp_path, kind):
     """A tenth of them; ``python -m tests.running.kills`` takes all."""
     seed = random.randrange(10**6)
@@ -269,9 +268,8 @@ def test_a_final_write_that_is_killed_before_a_file_operation(tiny_model, tmp_pa
     assert set(found) <= {"parts" if kind == "new" else "old", "new"}, seed
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked and traced")
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", fast((), COMMANDS, slow=("resumed",)))
 def test_a_command_that_is_killed_at_random_system_calls(tiny_model, tmp_path, kind):
     """Three times; ``python -m tests.running.kills`` does it fifty times."""
     seed = random.randrange(10**6)
@@ -281,6 +279,7 @@ def test_a_command_that_is_killed_at_random_system_calls(tiny_model, tmp_path, k
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_one_run_in_two_namespaces_of_process_ids(tiny_model, tmp_path):
     """As in two containers: their processes have the same numbers, and neither sees the other."""

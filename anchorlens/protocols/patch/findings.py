@@ -353,8 +353,8 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
             )
         own = result.samples(all_columns=True)
         n_used = own.loc[own["control"] == OTHER_PAIR, "donor_id"].nunique()
-        is_few = n >= MIN_QUESTIONS_FOR_CLAIM and n_used < MIN_CLUSTERS
-        if is_few and not result.statistics.clusters.is_by_donor:
+        # Where no pair serves at all, the sentence on pairs that lack the control says it.
+        if n >= MIN_QUESTIONS_FOR_CLAIM and 0 < n_used < MIN_CLUSTERS:
             notes.append(
                 f"Only {n_used} pairs serve as other_pair of all {n}: pairs that share one are not"
                 " independent, and more is claimed than holds. Give more pairs of one length."

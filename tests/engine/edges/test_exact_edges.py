@@ -27,8 +27,7 @@ def test_edges_of_every_kind_equal_hooks(tiny_model, family, between, downstream
     assert largest_gap(case, edges, between=between, downstream=downstream) < 1e-4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", fast((), FAMILIES, slow=("gpt2", "qwen3")))
 def test_many_edges_in_both_directions(tiny_model, family):
     case = Case(tiny_model(family), seed=1)
     for turned in (False, True):
@@ -53,10 +52,12 @@ def test_edges_of_the_real_model(smollm2):
     tokens = [smollm2.to_single_token(name) for name in (" Maria", " Daniel")]
     case.reader = LogitDiffReader(torch.tensor([len(target) - 1]), torch.tensor([tokens]))
     for between, downstream in WAYS:
-        assert largest_gap(case, case.draw(12), between=between, downstream=downstream) < 1e-4
+        assert largest_gap(case, case.draw(5), between=between, downstream=downstream) < 1e-4
 
 
-@pytest.mark.parametrize("family", fast(("llama",), ("llama", "gemma2", "gpt2", "qwen3")))
+@pytest.mark.parametrize(
+    "family", fast(("llama",), ("llama", "gemma2", "gpt2", "qwen3"), slow=("gemma2",))
+)
 def test_in_bfloat16_effects_are_about_as_near_to_float32_as_those_of_hooks(tiny, family):
     """Effects of 160 edges of eight pairs, beside float32: median and 95th percentile."""
     from anchorlens.models.load import load_model

@@ -15,6 +15,7 @@ from anchorlens.errors import InputError, ShapeError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from tests.protocols.patch.plain import cache_of, clean_log_p, metric_of, patched_logits
+from tests.tiers import fast
 
 # The small tokenizer knows single letters and few words: both prompts of a pair have as many
 # tokens.
@@ -42,22 +43,23 @@ RAGGED = [
         "segments": {"thing": ["a", "c"], "owner": ["b", "d"]},
     },
 ]
-# Every place, site, metric, direction and width of a window; further combinations run in the slow
-# tier.
-CASES = [
+# Every place, direction and width of a window; the slow tier has every site and metric too.
+FAST_CASES = [
     {},
-    {"direction": "noising"},
     {"site": "resid_post", "metric": "prob", "direction": "noising", "window": 2},
     {"site": "attn_out", "metric": "kl"},
     {"by": "layer", "site": "resid_mid", "metric": "kl", "direction": "noising"},
     {"by": "head", "site": "z"},
+    {"by": "head_position", "site": "v", "metric": "prob"},
+]
+SLOW_CASES = [
     {"by": "head", "site": "k", "metric": "logprob", "direction": "noising"},
     {"by": "head", "site": "pattern", "metric": "kl"},
-    {"by": "head_position", "site": "v", "metric": "prob"},
     {"by": "position", "site": "q"},
+    {"site": "mlp_out", "metric": "logprob"},
 ]
 MORE_CASES = [
-    {"site": "mlp_out", "metric": "logprob"},
+    {"direction": "noising"},
     {"by": "layer", "metric": "logit_diff", "window": 3},
     {"by": "head_position", "site": "z", "window": 2},
 ]
@@ -132,7 +134,7 @@ def positions(result, example_id):
 
 @pytest.mark.parametrize(
     "case",
-    [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)],
+    fast(FAST_CASES, [*FAST_CASES, *SLOW_CASES, *MORE_CASES], slow=SLOW_CASES),
     ids=lambda case: "-".join(map(str, case.values())) or "default",
 )
 def test_every_cell_equals_a_hooked_forward_pass_on_both_engines(tiny_model, case):
@@ -241,15 +243,17 @@ def masked(logits):
 
 
 FUNCTIONS = (by_condition, accuracy, peak, masked)
-FAST_FUNCTIONS = {("gpt2", by_condition), ("llama", accuracy), ("gpt2", peak), ("llama", masked)}
+FAST_FUNCTIONS = {("gpt2", by_condition), ("llama", accuracy)}
+SLOW_FUNCTIONS = {("gpt2", peak), ("llama", masked), ("gemma2", by_condition), ("neox", accuracy)}
 
 
 @pytest.mark.parametrize(
     ("family", "metric"),
-    [
-        pytest.param(*case, marks=() if case in FAST_FUNCTIONS else pytest.mark.slow)
-        for case in product(("gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"), FUNCTIONS)
-    ],
+    fast(
+        FAST_FUNCTIONS,
+        product(("gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"), FUNCTIONS),
+        slow=SLOW_FUNCTIONS,
+    ),
 )
 def test_any_function_of_the_logits_equals_a_hooked_forward_pass_on_both_engines(
     tiny_model, family, metric

@@ -10,6 +10,7 @@ from tests.engine.replace_swaps import replace_swaps, right_swaps
 from tests.patching.faults import KINDS, share_found
 from tests.protocols.patch.faults import run_faults
 from tests.protocols.patch.test_cells import ROWS
+from tests.tiers import ON_REQUEST
 
 
 def test_a_few_faults_of_each_kind_are_found():
@@ -18,8 +19,14 @@ def test_a_few_faults_of_each_kind_are_found():
     assert len({kind for (kind, outcome) in outcomes if outcome == "found"}) >= len(KINDS) - 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "n"), [("float32", 10), ("bfloat16", 8), ("float16", 6)])
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [
+        pytest.param("bfloat16", 8, marks=pytest.mark.slow),
+        pytest.param("float32", 10, marks=ON_REQUEST),
+        pytest.param("float16", 6, marks=ON_REQUEST),
+    ],
+)
 def test_many_faults(dtype, n):
     """With the tolerances of one dtype for all models, 8 of 40 were missed in bfloat16."""
     assert share_found(run_faults(n, dtype=dtype)) >= 0.95

@@ -479,3 +479,18 @@ def test_the_other_pair_of_a_control_joins_no_groups():
     result._samples["donor_id"] = (own - own % 2 * is_control).astype(str)
     assert set(result.contrasts()["n_clusters"]) == {30}
     assert result.findings.statements[0].layers == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("n_pairs", "n_partners", "is_told"),
+    [(30, 9, True), (30, 10, False), (30, 30, False), (10, 9, True), (9, 2, False)],
+)
+def test_the_other_pairs_are_few_below_ten(n_pairs, n_partners, is_told):
+    """Fewer than ten pairs claim nothing, so nothing needs to be said of their control."""
+    result = made(world("effect", n_pairs))
+    own = result._samples["example_id"].str[1:].astype(int)
+    is_control = result._samples["control"] == "other_pair"
+    result._samples.loc[is_control, "donor_id"] = (own % n_partners).astype(str)
+    said = f"Only {n_partners} pairs serve as other_pair of all {n_pairs}: "
+    assert (said in result.verdict) == is_told
+    assert ("serve as other_pair" in result.verdict) == is_told

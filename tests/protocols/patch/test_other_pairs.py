@@ -2,6 +2,7 @@
 the direction of ``norm_matched``.
 """
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -55,6 +56,42 @@ def test_each_pair_serves_about_once(sweep):
     for name, size in sizes.items():
         own = [other for other in served if template[other] == name]
         assert len(own) >= size - 1, f"of {size} pairs of a template, {len(own)} serve"
+
+
+FEW_SERVE = r"Only (\d+) pairs serve as other_pair of all (\d+): pairs that share one"
+
+
+def with_answers(*answers):
+    """The pairs, with these right answers and another wrong one for all."""
+    return load_pairs([{**row, "answer": a, "wrong": " x"} for row, a in zip(MANY, answers)])
+
+
+@pytest.mark.parametrize("protocol", ["patch", "edges"])
+def test_few_pairs_that_serve_as_other_pair_are_told(tiny_model, protocol):
+    """A pair of the common answer has two others that answer differently."""
+
+    def measure(*answers):
+        model, pairs = tiny_model("gpt2"), with_answers(*answers)
+        if protocol == "patch":
+            return patch_sweep(model, pairs, by="layer", **OPTIONS, layers=[1])
+        return al.edge_sweep(model, pairs, edges="embed -> logits", **OPTIONS)
+
+    n = len(MANY)
+    few = measure(" b", " b", *[" g"] * (n - 2))
+    (told,) = re.findall(FEW_SERVE, few.verdict)
+    assert told == (str(len(set(partners(few).values()))), str(n))
+    assert int(told[0]) < 10
+    many = measure(*(f" {letter}" for letter in "bghijkbghij"))
+    assert len(set(partners(many).values())) >= 10
+    assert not re.search(FEW_SERVE, many.verdict)
+
+
+def test_pairs_without_any_other_pair_are_told_once(tiny_model):
+    """Of one answer alone: no pair serves, which another sentence says."""
+    alone = with_answers(*[" b"] * len(MANY))
+    found = patch_sweep(tiny_model("gpt2"), alone, by="layer", layers=[1], **OPTIONS)
+    assert f"{len(MANY)} pairs have no other pair of the same length" in found.verdict
+    assert "serve as other_pair" not in found.verdict
 
 
 def test_without_templates_the_verdict_says_that_another_template_may_be_drawn(tiny_model):

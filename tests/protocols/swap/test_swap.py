@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from anchorlens.results.both_directions import necessity_sentence
 from anchorlens.results.findings import Finding, Findings
 from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_lengths, example
 from tests.recompute import Recompute
+from tests.tiers import fast
 
 QUIET = {"progress": False}
 
@@ -42,12 +44,11 @@ def check_against_plain_hooks(sweep, run, hf, every=1):
 
 @pytest.mark.parametrize(
     ("family", "direction"),
-    [
-        ("llama", "noising"),
-        ("qwen3_sliding", "denoising"),
-        pytest.param("llama", "denoising", marks=pytest.mark.slow),
-        pytest.param("qwen3_sliding", "noising", marks=pytest.mark.slow),
-    ],
+    fast(
+        [("llama", "noising")],
+        product(("llama", "qwen3_sliding"), ("noising", "denoising")),
+        slow=[("qwen3_sliding", "denoising")],
+    ),
 )
 def test_plain_hugging_face_hooks_agree(tiny, tiny_model, tmp_path, direction, family):
     sweep = al.swap_sweep(
