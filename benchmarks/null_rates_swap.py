@@ -36,6 +36,9 @@ the curve and ``norm_matched`` fall by a further 30 points and ``same_role`` sta
 disturbance of the anchor's positions. For ``null moves`` nothing
 is added.
 
+The worlds and effects of ``swap_worlds.py`` have names that describe them: few rows at -100,
+subgroups, flips, scales over layers, low P.
+
 With ``effect``, ``normal`` noise, the first anchor's curve loses 8 points (``--effect``) at layers
 10-19. With ``effect in 15 %`` (and 5, 30 %) it loses 60 points there in that share of the rows, and
 the noise has sd 1. The two columns are then the shares of sweeps in which one of these layers is
@@ -48,6 +51,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import swap_worlds
 from einops import rearrange
 from scipy import stats
 
@@ -89,6 +93,8 @@ DEPENDENT = (
 """Worlds in which questions of a relation are alike."""
 SMALLEST = 1.4
 """Smallest claimable change in points: 2 % of P before, 0.7."""
+OTHER_NULLS = tuple(swap_worlds.NULLS)
+OTHER_EFFECTS = tuple(swap_worlds.EFFECTS)
 PARTIAL = {f"effect in {share} %": share / 100 for share in (5, 15, 30)}
 """Name and share of rows of the kinds with an effect in some rows."""
 
@@ -256,6 +262,11 @@ def draw_sweep(
     kind: str, questions: int, seed: int, *, disturbed: bool = False, effect: float = -8.0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.intp] | None]:
     """Draw ΔP and relations of one sweep; see :func:`draw_kind`."""
+    if kind in OTHER_NULLS:
+        delta = swap_worlds.draw_world(kind, questions, seed)
+        if disturbed:
+            delta[:, [0, 2]] -= 30
+        return delta, None
     rng = np.random.default_rng([seed, questions, *b"relations"])
     clusters = draw_clusters(kind, questions, rng)
     if clusters is None:
@@ -273,6 +284,8 @@ def claims(
     level: float = 0.95,
     clusters: npt.NDArray[np.intp] | None = None,
     largest_p: float = 1.0,
+    *,
+    one_null: bool = False,
 ) -> dict[str, set[tuple[str, int]]]:
     """Return status -> claimed anchors and layers of one sweep, by the band and the rule of the
     findings, without data frames.
@@ -283,6 +296,7 @@ def claims(
         level: Joint level of the band over anchors, layers and both nulls.
         clusters: Relation of each question. If None, questions are drawn.
         largest_p: Largest sign-flip p-value of a claim; 1 for the band alone.
+        one_null: Whether ``same_role`` alone is measured, which the band then covers alone.
     """
     n = delta.shape[2]
     ids = np.arange(n)
@@ -290,7 +304,7 @@ def claims(
     draws = Resamples.of(ids, clusters=drawn, n_resamples=n_resamples)
     less = [
         rearrange(delta[:, 0] - delta[:, control], "anchor row layer -> row (anchor layer)")
-        for control in (1, 2)
+        for control in ((1,) if one_null else (1, 2))
     ]
     values = np.concatenate(less, axis=1)
     one = band(draws.means(values, np.ones_like(values, dtype=bool)), level=level, limit=100)
@@ -300,9 +314,9 @@ def claims(
         p = np.concatenate([sign_flip_p(own, flipped) for own in less])
     ends = (one.value, one.low, one.high, one.sim_low, one.sim_high, one.n, one.n_clusters)
     facts = list(map(LayerEstimate, *(end.tolist() for end in ends)))
-    effects = np.tile(delta[:, 0].mean(1).ravel(), 2).tolist()
+    effects = np.tile(delta[:, 0].mean(1).ravel(), len(less)).tolist()
     found: dict[str, set[tuple[str, int]]] = {BEYOND_POSITIONS: set(), BEYOND_CHANGE: set()}
-    cells = product((BEYOND_POSITIONS, BEYOND_CHANGE), ANCHORS, range(LAYERS))
+    cells = product((BEYOND_POSITIONS, BEYOND_CHANGE)[: len(less)], ANCHORS, range(LAYERS))
     for number, (claim, anchor, layer) in enumerate(cells):
         status = claim_status(
             facts[number],
@@ -348,15 +362,21 @@ def power(
     n_resamples: int = 1000,
     kind: str = "effect",
     largest_p: float = 1.0,
+    *,
+    one_null: bool = False,
 ) -> tuple[float, float, float]:
     """Return the shares of sweeps that claim a layer with the effect (beyond other positions,
     beyond a matched change) and another layer.
     """
-    true = {(ANCHORS[0], layer) for layer in HOLDS}
-    found = [
-        claims(draw_kind(kind, questions, seed, effect=effect), n_resamples, largest_p=largest_p)
-        for seed in range(runs)
-    ]
+    is_one = kind == "-10 at one layer (sd 10)"
+    true = {(ANCHORS[0], layer) for layer in (swap_worlds.ONE_LAYER if is_one else HOLDS)}
+    found: list[dict[str, set[tuple[str, int]]]] = []
+    for seed in range(runs):
+        if kind in OTHER_EFFECTS:
+            delta = swap_worlds.draw_world(kind, questions, seed)
+        else:
+            delta = draw_kind(kind, questions, seed, effect=effect)
+        found.append(claims(delta, n_resamples, largest_p=largest_p, one_null=one_null))
     positions, change = (
         sum(bool(one[status] & true) for one in found) / runs
         for status in (BEYOND_POSITIONS, BEYOND_CHANGE)
@@ -377,7 +397,8 @@ def main() -> None:
     parser.add_argument(
         "--kinds",
         default=",".join([*WORLDS, *DEPENDENT, "effect", *PARTIAL]),
-        help="kinds of sweeps, separated by commas (default: all)",
+        help="kinds of sweeps, separated by commas, or 'other nulls', 'other effects' (default: all"
+        " but these)",
     )
     parser.add_argument(
         "--effect", type=float, default=-8.0, help="points of the kind effect (default: -8)"
@@ -397,15 +418,26 @@ def main() -> None:
     parser.add_argument(
         "--by-question", action="store_true", help="draw questions instead of relations"
     )
+    parser.add_argument(
+        "--one-null", action="store_true", help="effects are measured against same_role alone"
+    )
     args = parser.parse_args()
+    groups = {"other nulls": OTHER_NULLS, "other effects": OTHER_EFFECTS}
+    kinds = [kind for word in args.kinds.split(",") for kind in groups.get(word, (word,))]
     print("| sweep | questions | beyond other positions | beyond a matched change | wrong |")
     print("| --- | --- | --- | --- | --- |")
-    for kind in args.kinds.split(","):
+    for kind in kinds:
         for questions in map(int, args.sizes.split(",")):
-            if kind == "effect" or kind in PARTIAL:
-                shares = "{:.3f} | {:.3f} | {:.3f}".format(
-                    *power(questions, args.runs, args.effect, kind=kind, largest_p=args.largest_p)
+            if kind == "effect" or kind in PARTIAL or kind in OTHER_EFFECTS:
+                found = power(
+                    questions,
+                    args.runs,
+                    args.effect,
+                    kind=kind,
+                    largest_p=args.largest_p,
+                    one_null=args.one_null,
                 )
+                shares = "{:.3f} | {:.3f} | {:.3f}".format(*found)
             else:
                 shares = "{:.3f} | {:.3f} | -".format(
                     *false_rates(

@@ -4,6 +4,7 @@ Simulated sweeps, no model.
 """
 
 import runpy
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.questions.make import capitals
 from tests.running.small_sweeps import sweep
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # the script imports its worlds
 SIMULATION = runpy.run_path(str(ROOT / "benchmarks" / "null_rates_swap.py"))
 simulated, false_rates, power = (SIMULATION[name] for name in ("simulated", "false_rates", "power"))
 NULLS = ("same_role", "norm_matched")
