@@ -36,10 +36,13 @@ import torch
 
 import anchorlens as al
 from anchorlens.engine.edges.graph import Edge
+from anchorlens.models.adapt import adapt
+from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.edges.circuit_pairs import CircuitPairs, open_pairs
 from anchorlens.protocols.edges.faithfulness import SHARES, score_circuits
 from anchorlens.protocols.edges.head_effects import measure_heads
 from anchorlens.protocols.edges.select_edges import rank
+from anchorlens.protocols.patch.spec import Patch
 
 Scores = Mapping[Edge, float]
 QUIET: dict[str, Any] = {"controls": "none", "n_spot_checks": 0, "progress": False}
@@ -103,18 +106,21 @@ def _exchanged_names(row: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def usable(model: object, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def usable(model: Any, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the pairs of equal length that the model answers: the clean prompt prefers the answer,
     the corrupted one the other.
     """
+    numbered = [{**row, "id": str(number)} for number, row in enumerate(rows)]
+    context = set_up_pairs(adapt(model), al.load_pairs(numbered), Patch())
     found: list[dict[str, Any]] = []
-    for row in rows:
-        try:
-            opened = open_pairs(model, al.load_pairs([row]))
-        except al.EmptySweepError:
+    for pair in context.pairs:
+        sides = (pair.clean.ids, pair.corrupted.ids)
+        if len({len(ids) for ids in sides}) > 1:
             continue
-        if opened.clean[0] > 0 > opened.ablated[0]:
-            found.append(row)
+        logits = model(torch.tensor(sides))[:, -1]
+        clean, corrupted = (logits[:, pair.answer[0]] - logits[:, pair.wrong[0]]).tolist()
+        if clean > 0 > corrupted:
+            found.append(rows[int(pair.clean.pair.id)])
     return found
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.figures.browser import has_chromium
-from tests.tiers import fast
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 NAMES = sorted(script.stem for script in FOLDER.glob("[0-9]_*.py"))
@@ -110,7 +109,8 @@ def test_the_install_line_has_what_a_notebook_imports(name):
     assert used <= known
 
 
-@pytest.mark.parametrize("name", fast((), NAMES, slow=("1_quickstart", "2_swap", "6_patching")))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(name, tmp_path):
     """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is
     stored.

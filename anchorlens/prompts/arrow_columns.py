@@ -10,7 +10,7 @@ are decoded: a process of its own, with bounded memory, decodes them first.
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow
@@ -52,12 +52,12 @@ _REHEARSAL_PER_BYTE = 5
 
 def read_parquet(
     content: bytes, source: str, is_read: Callable[[str], bool]
-) -> tuple[pyarrow.Table, tuple[str, ...]]:
+) -> tuple[pyarrow.Table, tuple[str, ...], tuple[str, ...]]:
     """Read the columns of a parquet file that ``is_read`` selects.
 
     Returns:
-        The columns, with texts as dictionaries, and the names of the other columns (but those
-        without any value, of the type null).
+        The columns, with texts as dictionaries, the names of the other columns (but those without
+        any value, of the type null), and of these the names of columns of numbers.
 
     Raises:
         DataError: If the file is damaged, a name repeats, or the columns do not fit into memory.
@@ -87,7 +87,18 @@ def read_parquet(
         raise DataError(f"{source} is not a readable parquet file ({one_line(error)}).") from error
     others = (one for one in schema if one.name not in selected)
     unread = tuple(one.name for one in others if not pyarrow.types.is_null(one.type))
-    return table, unread
+    return table, unread, select_numbers(schema, unread)
+
+
+def select_numbers(schema: pyarrow.Schema, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of those columns that hold numbers or truth values."""
+    types = pyarrow.types
+    kinds = {name: schema.field(name).type for name in names}
+    return tuple(
+        name
+        for name, kind in kinds.items()
+        if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+    )
 
 
 def _rehearse(content: bytes, columns: list[str], source: str) -> None:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ _WORDS = {
     "corrupted": ("corrupted", "corrupt", "counterfactual"),
     "clean": ("clean", "prompt"),
     "question": ("question", "query", "q"),
-    "answers": ("answers", "answer", "gold", "target", "label"),
+    "answers": ("answers", "answer", "gold", "aliases", "target", "label"),
     "wrong": ("wrong", "distractor"),
     "answer": ("answer", "target", "gold"),
 }
@@ -21,6 +21,15 @@ _WORDS = {
 _OTHER = frozenset(
     ("id", "ids", "idx", "index", "type", "source", "start", "end", "count", "language", "category")
 )
+_ANSWERS = frozenset(("answers", "answer", "wrong"))
+# Words of names of columns that hold no right answer.
+_WRONG = frozenset(("wrong", "incorrect", "false", "distractor", "distractors"))
+# Truth value or digit; an answer may be one, but a column of them labels its rows.
+_LABEL = re.compile(r"true|false|-?\d")
+# Most different texts that are labels in a column of this many cells; yes and no are answers.
+_MOST_LABELS = 3
+_MANY_CELLS = 20
+_YES_NO = ("yes", "no")
 # A name that is as near as this to a field's is a misspelt field.
 _MISSPELT = 0.8
 
@@ -97,12 +106,37 @@ def has_fields(
     return True
 
 
-def suggest_columns(fields: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def find_label_columns(rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the columns that label their rows (true and false, 0 and 1, three texts in all), which
+    are not suggested as columns of answers.
+    """
+    cells: dict[str, list[object]] = {}
+    for row in rows:
+        for name, cell in row.items():
+            cells.setdefault(name, []).append(cell)
+    return frozenset(name for name, own in cells.items() if _are_labels(own))
+
+
+def _are_labels(cells: Sequence[object]) -> bool:
+    texts: set[str] = set()
+    for cell in cells:
+        if not isinstance(cell, str | int | float):
+            return False
+        texts.add(str(cell).strip().casefold().removesuffix(".0"))
+    are_codes = all(_LABEL.fullmatch(text) for text in texts)
+    are_few = len(cells) >= _MANY_CELLS and len(texts) <= _MOST_LABELS
+    return are_codes or (are_few and texts.isdisjoint(_YES_NO))
+
+
+def suggest_columns(
+    fields: Sequence[str], names: Sequence[str], labels: Collection[str] = ()
+) -> dict[str, str]:
     """Return field -> the column that fits it by name, for ``columns=``.
 
     Args:
         fields: Fields without a column.
         names: Names of columns that are no field.
+        labels: Names of columns that hold no answers.
 
     Returns:
         A column for each field that exactly one column fits; no column twice.
@@ -114,6 +148,10 @@ def suggest_columns(fields: Sequence[str], names: Sequence[str]) -> dict[str, st
             continue
         for word in words:
             fits = [name for name in free if _fits(name, word)]
+            if field in _ANSWERS:
+                fits = [name for name in fits if name not in labels]
+            if field != "wrong":
+                fits = [name for name in fits if _WRONG.isdisjoint(_words_of(name))]
             if len(fits) == 1:
                 found[field] = fits[0]
                 free.remove(fits[0])
@@ -123,8 +161,12 @@ def suggest_columns(fields: Sequence[str], names: Sequence[str]) -> dict[str, st
 
 def _fits(name: str, word: str) -> bool:
     """Return whether a column's name has a word, or is nearly this word."""
-    parts = [part for part in re.split(r"[^a-z]+", field_key(name)) if part]
+    parts = _words_of(name)
     if not parts or parts[-1] in _OTHER:
         return False
     ratio = difflib.SequenceMatcher(None, field_key(name), word).ratio()
     return word in parts or ratio >= _MISSPELT
+
+
+def _words_of(name: str) -> list[str]:
+    return [part for part in re.split(r"[^a-z]+", field_key(name)) if part]

@@ -1,12 +1,17 @@
 """Find the columns of a file or table of prompt pairs, and describe those that do not fit."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from anchorlens.display import join_words, short_repr
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.prompts.cells import field_key
-from anchorlens.prompts.column_names import find_unfit_layout, has_fields, suggest_columns
+from anchorlens.prompts.column_names import (
+    find_label_columns,
+    find_unfit_layout,
+    has_fields,
+    suggest_columns,
+)
 from anchorlens.prompts.delimited import ONE_COLUMN, describe_missing_header, looks_like_data
 from anchorlens.prompts.read_rows import RawData, Rows
 
@@ -114,7 +119,8 @@ def check_pair_columns(rows: Rows, extra: Sequence[str], raw: RawData, *, has_un
         examples = [_TEXTS[:n] for n in range(2, len(_TEXTS) + 1)]
         raise DataError(describe_missing_header(raw.columns, examples, raw.delimiter))
     if unknown:
-        raise DataError(_describe_unknown(unknown, missing, list(names)))
+        labels = find_label_columns(rows) | frozenset(raw.unread_numbers)
+        raise DataError(_describe_unknown(unknown, missing, list(names), labels))
     if missing:
         name = missing[0]
         problem = "is missing"
@@ -125,13 +131,19 @@ def check_pair_columns(rows: Rows, extra: Sequence[str], raw: RawData, *, has_un
         raise DataError(f"Column {name!r} {problem}. Rows need {needed}.{has}")
 
 
-def _describe_unknown(unknown: Sequence[str], missing: Sequence[str], names: Sequence[str]) -> str:
+def _describe_unknown(
+    unknown: Sequence[str],
+    missing: Sequence[str],
+    names: Sequence[str],
+    labels: Collection[str],
+) -> str:
     """Return the problem of columns that are no field, with the cure.
 
     Args:
         unknown: Names that are no field.
         missing: Required fields without a column.
         names: Names of all columns.
+        labels: Names of columns that hold no answers.
     """
     name = unknown[0]
     if len(names) == 1:
@@ -143,7 +155,7 @@ def _describe_unknown(unknown: Sequence[str], missing: Sequence[str], names: Seq
         fix = f"keep it for a metric function with columns={{{key!r}: {name!r}}}."
         return f"Unknown column {name!r}. {near} Rename or remove it, or {fix}"
     free = [field for field in _TEXTS if field not in names]
-    suggested = suggest_columns(free, unknown)
+    suggested = suggest_columns(free, unknown, labels)
     if set(missing) <= set(suggested):
         return f"Unknown column {name!r}. {near} Rename it, or pass columns={suggested}."
     needed = " and ".join(_REQUIRED)

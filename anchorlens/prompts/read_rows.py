@@ -27,6 +27,7 @@ class RawData:
             ``encoding`` of a file, if they are not the format's, and ``stream``.
         unread: Names of columns with values that were not decoded, because the schema does not name
             them.
+        unread_numbers: Names of the unread columns that hold numbers or truth values.
         columns: Names of the columns that were read, in the order of the source, with those that
             are empty in all rows. Empty for a stream.
         delimiter: Delimiter of a csv or tsv file; empty for other sources.
@@ -35,6 +36,7 @@ class RawData:
     rows: Rows
     reading: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    unread_numbers: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     delimiter: str = ""
 
@@ -92,14 +94,19 @@ def read_table(
         is_rows = isinstance(table, list | tuple | Mapping)
         names = _names_of(table) if is_rows else table.columns
         return RawData(rows, columns=tuple(map(str, names)))
-    from anchorlens.prompts.arrow_columns import decode_table
+    from anchorlens.prompts.arrow_columns import decode_table, select_numbers
 
     selected = [name for name in table.column_names if is_read(name)]
     arrow = table.select_columns(selected).with_format("arrow")[:]
     rows = plain_rows(decode_table(arrow, "dataset"), "dataset")
     unread = tuple(name for name in table.column_names if name not in selected)
     named = name_classes(rows, _features_of(table), "dataset")
-    return RawData(named, unread=unread, columns=tuple(selected))
+    return RawData(
+        named,
+        unread=unread,
+        unread_numbers=select_numbers(table.features.arrow_schema, unread),
+        columns=tuple(selected),
+    )
 
 
 def _names_of(rows: Iterable[Mapping[Any, Any]]) -> list[Any]:
@@ -167,11 +174,11 @@ def _features_of(table: Any) -> object:
 def _parse_parquet(content: bytes, source: str, is_read: Callable[[str], bool]) -> RawData:
     from anchorlens.prompts.arrow_columns import decode_table, read_parquet
 
-    table, unread = read_parquet(content, source, is_read)
+    table, unread, numbers = read_parquet(content, source, is_read)
     rows = plain_rows(decode_table(table, source), source)
     features = read_features(table.schema.metadata)
     named = name_classes(rows, features, source)
-    return RawData(named, unread=unread, columns=tuple(table.column_names))
+    return RawData(named, unread=unread, unread_numbers=numbers, columns=tuple(table.column_names))
 
 
 def parse_jsonl(text: str, source: str) -> Rows:

@@ -10,7 +10,12 @@ from anchorlens.display import join_words, one_line, short_repr, shorten
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
 from anchorlens.prompts.cells import field_key, unpack
-from anchorlens.prompts.column_names import find_unfit_layout, has_fields, suggest_columns
+from anchorlens.prompts.column_names import (
+    find_label_columns,
+    find_unfit_layout,
+    has_fields,
+    suggest_columns,
+)
 from anchorlens.prompts.delimited import (
     DELIMITERS,
     ONE_CELL,
@@ -183,7 +188,7 @@ def check_fields(
         shown = " and ".join(f"column {name!r}" for name in empty)
         verb = "is" if len(empty) == 1 else "are"
         raise DataError(f"{source}: {shown} {verb} empty in all rows. Fill in the cells.")
-    fix = f" {_cure_of_names(missing, names, schema, source, raw)}" if own else ""
+    fix = f" {_cure_of_names(missing, names, schema, source, rows, raw)}" if own else ""
     fits = [name for name, other in SCHEMAS.items() if _has(names, other.needed)]
     if fits:
         fix = f" Its fields fit: {', '.join(fits)}."
@@ -203,19 +208,22 @@ def _cure_of_names(
     names: Sequence[str],
     schema: Schema,
     source: str,
+    rows: Sequence[Row],
     raw: RawData,
 ) -> str:
     """Return the cure of a file whose columns have other names, or none."""
     is_nameless = len(missing) == len(schema.needed)
-    rows = raw.rows
-    if is_nameless and raw.delimiter and looks_like_data(raw.columns, rows):
+    if is_nameless and raw.delimiter and looks_like_data(raw.columns, raw.rows):
         examples = [["question", schema.answers[-1]]]
         n_choices = len(raw.columns) - 2
         if 2 <= n_choices <= len(_LETTERS) and raw.columns[-1].strip() in list(_LETTERS):
             examples.append(["question", *_LETTERS[:n_choices], "answer"])
         return describe_missing_header(raw.columns, examples, raw.delimiter)
     fields = ["answers" if group == schema.answers else group[0] for group in missing]
-    suggested = suggest_columns(fields, names)
+    labels = find_label_columns(rows) | frozenset(raw.unread_numbers)
+    if any(map(is_choice_column, names)):
+        labels = frozenset()  # of a row with choices, a label or number is the answer
+    suggested = suggest_columns(fields, names, labels)
     fix = "Rename the columns that hold these, or name them in columns=."
     if len(suggested) == len(fields):
         columns = {group[0]: suggested[field] for group, field in zip(missing, fields, strict=True)}

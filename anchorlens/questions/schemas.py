@@ -198,6 +198,7 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
             f"{where}: {' or '.join(schema.popularity)} must be a number, got"
             f" {shorten(str(popularity))}."
         )
+    subject = _popqa_subject(row, question, schema, where)
     return Record(
         question=question,
         answers=_first_answers(row, schema.answers, where),
@@ -209,7 +210,20 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
         subject_text=cell_text(row.get("subject"), where, "subject"),
         property_text=cell_text(row.get("property"), where, "property"),
         **spans,
-        popqa_subject=cell_text(row.get("subj"), where, "subj") if schema.templated else None,
-        templated=schema.templated,
+        popqa_subject=subject,
+        templated=schema.templated or subject is not None,
         fault=fault,
     )
+
+
+def _popqa_subject(row: Row, question: str, schema: Schema, where: str) -> str | None:
+    """Return PopQA's annotation ``subj`` of a row; None if there is none.
+
+    Rows of PopQA that are read by another schema, with ``columns=`` or renamed, keep it. There a
+    column of this name may also be something else: it is an annotation if the question has it.
+    """
+    value = row.get("subj")
+    if schema.templated:
+        return cell_text(value, where, "subj")
+    subject = cell_text(value, where, "subj") if isinstance(value, str) else None
+    return subject if subject is not None and subject in question else None

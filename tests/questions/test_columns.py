@@ -13,7 +13,7 @@ from anchorlens.errors import DataError, InputError
 from anchorlens.questions.columns import parse_columns
 from anchorlens.questions.datasets import load_qa
 from tests.questions.make import refused
-from tests.questions.tables import HUB_ROWS, OWN, write
+from tests.questions.tables import HUB_ROWS, OWN, spans_of, write
 
 MAPPED = {
     "question": "q",
@@ -61,6 +61,53 @@ def test_columns_of_a_known_schema(tmp_path):
     )
     assert data.examples[0].answers == ("poet", "poetess")
     assert data.examples[0].span_source == "annotation"
+
+
+SLIM = {
+    **HUB_ROWS["popqa"][0],
+    "subj": '"Slim" Gaillard',
+    "question": 'What is "Slim" Gaillard\'s occupation?',
+}
+OF_POPQA = [(SLIM["subj"], "occupation", "annotation")]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet", "frame", "dataset", "list"])
+@pytest.mark.parametrize("more", [{}, {"relation": "prop", "id": "subj_id"}])
+def test_rows_of_popqa_keep_their_annotation_with_named_columns(tmp_path, kind, more):
+    """The rules find "Slim" alone, without its quotation marks, as the subject."""
+    table = {
+        "list": [SLIM],
+        "frame": pandas.DataFrame([SLIM]),
+        "dataset": datasets.Dataset.from_list([SLIM]),
+    }
+    source = table[kind] if kind in table else write(tmp_path / f"mine.{kind}", [SLIM])
+    data = load_qa(source, columns={"answers": "possible_answers", **more})
+    own = load_qa([SLIM], dataset_name="popqa").examples[0]
+    assert spans_of(data) == OF_POPQA
+    assert (data.examples[0].subject, data.examples[0].property) == (own.subject, own.property)
+    assert data.examples[0].relation == own.relation == "occupation"
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({"q": SLIM["question"], "question": None}, {"question": "q", "answers": "obj"}),
+        ({"answers": ["poet"]}, None),
+        ({"answer": "poet", "prop": None}, None),
+    ],
+)
+def test_rows_of_popqa_in_other_columns_keep_their_annotation(changes, columns):
+    data = load_qa([SLIM | changes], columns=columns)
+    assert spans_of(data) == OF_POPQA
+    assert data.examples[0].relation == "occupation"
+    only = load_qa([SLIM | changes], columns=columns, spans="annotation")
+    assert spans_of(only) == OF_POPQA
+
+
+@pytest.mark.parametrize("subj", ["History", 7, ["History"], {"name": "History"}, True, None, " "])
+def test_a_column_subj_of_another_meaning_is_no_annotation(subj):
+    row = {"question": "Who wrote Emma?", "answers": "Jane Austen"}
+    assert load_qa([row | {"subj": subj}]).examples[0].span_source == "rules"
 
 
 def test_a_mapped_column_is_read_once_and_not_replaced():

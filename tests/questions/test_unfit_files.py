@@ -3,11 +3,14 @@
 import json
 import re
 import warnings
+from itertools import product
 
+import datasets
 import pandas as pd
 import pytest
 
 from anchorlens.errors import DataError
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.questions.datasets import load_qa
 
 Q = "What is the capital of Peru?"
@@ -77,6 +80,93 @@ def test_no_columns_are_suggested_that_do_not_fit(names):
     message = refusal([dict(zip(names, (Q, "Lima"), strict=True))])
     assert "columns={" not in message
     assert "Rename the columns that hold these, or name them in columns=." in message
+
+
+def table_of(rows, form, folder):
+    if form == "list":
+        return rows
+    if form == "frame":
+        return pd.DataFrame(rows)
+    if form == "dataset":
+        return datasets.Dataset.from_list(rows)
+    path = folder / f"a.{form}"
+    if form == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("form", "label"),
+    [
+        *product(["list", "frame", "jsonl", "csv"], [1, 0.0, True, "True"]),
+        # Cells of a column that no schema names are not read; the type of the column is known.
+        *product(["parquet", "dataset"], [1, 0.0, True]),
+    ],
+)
+def test_a_label_beside_a_list_is_not_suggested_as_the_answer(form, label, tmp_path):
+    """BoolQ and sets of statements: the label says whether the passage agrees."""
+    rows = [{"question": Q, "passages": ["Lima is large.", "Peru"], "label": label}] * 2
+    message = refusal(table_of(rows, form, tmp_path))
+    assert "It has label, passages, question. Rename the columns that hold these" in message
+    assert "columns={" not in message
+
+
+@pytest.mark.parametrize("form", ["list", "csv"])
+def test_three_texts_in_many_rows_are_labels(form, tmp_path):
+    def message(texts, n=30):
+        rows = [{"question": Q, "notes": "x", "label": texts[i % len(texts)]} for i in range(n)]
+        return refusal(table_of(rows, form, tmp_path))
+
+    answer = "Pass columns={'answers': 'label'}."
+    assert answer not in message(["entailment", "neutral", "contradiction"])
+    assert message(["entailment", "neutral", "contradiction"], n=6).endswith(answer)
+    assert message(["Lima", "Quito", "Bogota", "La Paz"]).endswith(answer)
+    assert message(["yes", "no"]).endswith(answer)
+    assert message([1532, 1535, 1821, 1824]).endswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"aliases": ["Lima", "Ciudad"], "label": 1}, "aliases"),
+        ({"answer_texts": ["Lima"], "label": False}, "answer_texts"),
+        (
+            {"correct_answers": ["Lima"], "incorrect_answers": ["Quito"], "label": 0},
+            "correct_answers",
+        ),
+        ({"right answer": "Lima", "wrong answer": "Quito", "label": 0}, "right answer"),
+        ({"incorrect_answer": "Quito", "target": "1"}, None),
+    ],
+)
+def test_the_column_of_answers_is_suggested_beside_a_label(row, column):
+    if column is None:
+        assert "columns={" not in refusal([{"question": Q, **row}])
+        return
+    assert refusal([{"question": Q, **row}]).endswith(f"Pass columns={{'answers': {column!r}}}.")
+    (example,) = load_qa([{"question": Q, **row}], columns={"answers": column}).examples
+    assert example.answers[0] == "Lima"
+
+
+def test_the_number_of_a_choice_is_suggested_as_the_answer():
+    row = {"question": Q, "choices": ["Quito", "Lima"], "label": 1}
+    assert refusal([row]).endswith("Pass columns={'answers': 'label'}.")
+    assert load_qa([row], columns={"answers": "label"}).examples[0].answers == ("Lima",)
+
+
+@pytest.mark.parametrize("form", ["list", "jsonl", "parquet"])
+def test_a_label_of_pairs_is_not_suggested_as_their_answer(form, tmp_path):
+    row = {"clean_prompt": "Paris is in", "corrupted_prompt": "Rome is in", "target": 1}
+    with pytest.raises(DataError) as refused:
+        load_pairs(table_of([row], form, tmp_path))
+    assert str(refused.value).endswith(
+        "pass columns={'clean': 'clean_prompt', 'corrupted': 'corrupted_prompt'}."
+    )
+    with pytest.raises(DataError, match="'answer': 'target'}"):
+        load_pairs(table_of([row | {"target": " France"}], form, tmp_path))
 
 
 HEADERLESS = {

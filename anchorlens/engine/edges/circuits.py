@@ -12,7 +12,7 @@ from functools import reduce
 
 import torch
 from einops import einsum
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, HEAD, LOGITS, MLP, Edge, Graph
@@ -145,7 +145,7 @@ class CircuitRuns:
         self.metric = metric
         self.n = len(kept)
         self.first = ablation.first_difference(kept)
-        self._places = self._positions_by_place(places)
+        self._places = self._place_by_position(places)
         self._layers = ablation.layers
         x = embed_row(adapter, kept)
         whole = [x[self.first :].float() - self._layers[0].pre[self.first :].float()]
@@ -156,18 +156,14 @@ class CircuitRuns:
                 whole.append(states.mlp[self.first :].float() - layer.mlp[self.first :])
         self._whole = torch.stack([one.to(adapter.device) for one in whole])
 
-    def _positions_by_place(
-        self, places: Sequence[Sequence[int]] | None
-    ) -> "list[Int[Tensor, 'some_changed']] | None":
-        """Return the positions of each place, counted from the first difference."""
+    def _place_by_position(self, places: Sequence[Sequence[int]] | None) -> list[int] | None:
+        """Return the number of the place of each position from the first difference on."""
         if places is None:
             return None
-        found = [
-            torch.tensor([at - self.first for at in own if at >= self.first], dtype=torch.long)
-            for own in places
-        ]
-        assert torch.cat(found).sort().values.tolist() == list(range(self.n - self.first))
-        return found
+        pairs = [(at, place) for place, own in enumerate(places) for at in own if at >= self.first]
+        pairs.sort()
+        assert [at for at, _ in pairs] == list(range(self.first, self.n))
+        return [place for _, place in pairs]
 
     def value_of_empty(self) -> float:
         """Return the metric of the empty circuit."""
@@ -233,22 +229,19 @@ class CircuitRuns:
         masks: Bool[Tensor, "circuit place some_receiver sender"],
     ) -> Float[Tensor, "circuit some_receiver changed d_model"]:
         """Return what some receivers read: the ablated stream and the changes of their edges."""
-
-        def add_up(place: int, some: Tensor) -> Tensor:
-            return einsum(
-                masks[:, place].to(some.dtype),
-                some,
-                "circuit some_receiver sender, circuit sender some_changed d_model"
-                " -> circuit some_receiver some_changed d_model",
-            )
-
+        kept = masks.to(changes.dtype)
         if self._places is None:
-            read = add_up(0, changes)
+            read = einsum(
+                kept[:, 0],
+                changes,
+                "circuit some_receiver sender, circuit sender changed d_model"
+                " -> circuit some_receiver changed d_model",
+            )
         else:
-            shape = len(masks), masks.shape[2], *changes.shape[2:]
-            read = changes.new_empty(shape)
-            for place, at in enumerate(self._places):
-                read[:, :, at] = add_up(place, changes[:, :, at])
+            read = changes.new_empty(len(masks), masks.shape[2], *changes.shape[2:])
+            # One position at a time: its changes are read where they are, without a copy.
+            for position, place in enumerate(self._places):
+                read[:, :, position] = kept[:, place] @ changes[:, :, position]
         return (base[self.first :].float() + read.to(base.device)).to(base.dtype)
 
     def _attention(

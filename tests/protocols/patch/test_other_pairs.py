@@ -63,7 +63,8 @@ FEW_SERVE = r"Only (\d+) pairs serve as other_pair of all (\d+): pairs that shar
 
 def with_answers(*answers):
     """The pairs, with these right answers and another wrong one for all."""
-    return load_pairs([{**row, "answer": a, "wrong": " x"} for row, a in zip(MANY, answers)])
+    rows = zip(MANY, answers, strict=True)
+    return load_pairs([{**row, "answer": answer, "wrong": " x"} for row, answer in rows])
 
 
 @pytest.mark.parametrize("protocol", ["patch", "edges"])
