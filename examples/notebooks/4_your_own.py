@@ -72,7 +72,7 @@ data.to_frame()[["question", "subject", "property", "answers", "answer_type", "s
 
 # %%
 model = al.load_model("smollm2-135m-instruct")
-options = {"known_only": True, "n_donors": 1, "layers": (0, 8, 16, 20, 22, 24, 26, 29), "seed": 0}
+options = {"known_only": True, "n_donors": 1, "layers": (0, 8, 16, 22, 24, 29), "seed": 0}
 first = al.swap_sweep(model, data, prompt="fewshot(2)", **options)
 first
 
