@@ -16,6 +16,7 @@ from anchorlens.progress import Progress
 from anchorlens.running.run_study import Outcome
 from tests.running.kills import hashes, interrupt
 from tests.shell import ROOT, here, shell, swap_of, write_questions
+from tests.tiers import fast
 
 pytestmark = pytest.mark.usefixtures("plain_figure")
 
@@ -43,8 +44,9 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "signal_name", fast((), ("SIGINT", "SIGTERM", "SIGHUP"), slow=("SIGTERM", "SIGHUP"))
+)
 def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     """Stopped in the middle of the forward passes."""
     given = [
@@ -260,6 +262,7 @@ needs_ray = pytest.mark.skipif(
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_from_a_shell(args, tmp_path):
     given, mark = [*args, "--quiet", "--json"], str(tmp_path)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MARK": mark}

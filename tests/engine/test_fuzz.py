@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.configurations import CONFIGS
 from tests.engine.fuzz import KINDS, numbered
+from tests.tiers import fast
 
 CASES = {"swaps": 2, "cuts": 1}
 # One of these each, in turn.
@@ -40,8 +41,7 @@ def check_cases(kind, first):
     assert sum(effect > CHANGED for effect in contrasts) > len(contrasts) / 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", fast((), KINDS, slow=("swaps", "together", "in_a_row")))
 def test_other_cases_equal_the_reference_engine(kind):
     check_cases(kind, 10**6)
 

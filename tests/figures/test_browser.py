@@ -76,7 +76,9 @@ def opened(figure: go.Figure, folder: Path, **options: Any) -> Iterator[Any]:
         yield page
 
 
-@pytest.mark.parametrize("font", ["Liberation Sans", "DejaVu Sans"])
+@pytest.mark.parametrize(
+    "font", ["Liberation Sans", pytest.param("DejaVu Sans", marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("name", ["target", "samples"])
 def test_nothing_is_clipped_and_nothing_overlaps(figures, tmp_path, name, font):
     figure = go.Figure(figures[name]).update_layout(font_family=font)

@@ -279,6 +279,7 @@ def test_a_prompt_of_a_user_that_renders_other_texts_is_another_run(models, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_of_ray_read_the_clock_of_the_run(models, at, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'anchorlens[ray]'")
     model, path = models(SECONDS)

@@ -67,6 +67,7 @@ def test_a_row_without_another_question_names_every_cause(data, cause):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_real_weights(smollm2, tmp_path):
     result = answer_only_sweep(
         smollm2, al.load_qa("triviaqa-sample", limit=40), layers=(4, 15, 29), **OPTIONS

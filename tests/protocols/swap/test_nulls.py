@@ -37,6 +37,7 @@ def check_engines(model, data, atol, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_engines_agree_cell_by_cell_on_the_real_model(smollm2):
     data = al.load_qa("popqa-sample", limit=2, seed=2)
     cells = check_engines(
