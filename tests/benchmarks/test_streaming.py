@@ -87,6 +87,7 @@ def test_four_layers_of_it(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_layers_of_it_stay_below_one_gigabyte(tmp_path):
     """In the checkpoint's own bfloat16, 1.9 GB: loading, hash, parity, trial, sweep and checked
     cells. ``benchmarks/streaming.py --only streamed`` measures all 28 layers.
