@@ -54,6 +54,8 @@ import pandas as pd
 import swap_worlds
 from einops import rearrange
 from scipy import stats
+from swap_worlds import HOLDS
+from swap_worlds import smooth as noise
 
 from anchorlens.constants import MIN_CLUSTERS, MIN_QUESTIONS_FOR_SWAP_CLAIM
 from anchorlens.protocols.registry import analysis_of
@@ -70,7 +72,6 @@ ANCHORS, CONTROLS, LAYERS = (
     ("none", "same_role", "norm_matched"),
     30,
 )
-HOLDS = range(10, 20)
 WORLDS = (
     "normal",
     "shared level",
@@ -97,16 +98,6 @@ OTHER_NULLS = tuple(swap_worlds.NULLS)
 OTHER_EFFECTS = tuple(swap_worlds.EFFECTS)
 PARTIAL = {f"effect in {share} %": share / 100 for share in (5, 15, 30)}
 """Name and share of rows of the kinds with an effect in some rows."""
-
-
-def noise(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float64]:
-    """Draw unit normal noise with correlation 0.8 between neighbours along the last axis."""
-    steps = rng.normal(size=shape)
-    out = np.empty(shape)
-    out[..., 0] = steps[..., 0]
-    for layer in range(1, shape[-1]):
-        out[..., layer] = 0.8 * out[..., layer - 1] + 0.6 * steps[..., layer]
-    return out
 
 
 def draw(world: str, questions: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
