@@ -68,7 +68,7 @@ test-exhaustive: $(DEV)  ## further families, functions and faults of kinds that
 $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)
 	@echo "Installing anchorlens beside transformer-lens 4 in $(TL4) (some minutes the first time) ..."
 	@$(PY) -m venv $(TL4)
-	@$(TL4)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-tl4.txt -e . pytest pytest-xdist beartype
+	@$(TL4)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-tl4.txt -e . pytest pytest-timeout pytest-xdist beartype
 	@touch $@
 
 test-tl4: $(DEV) $(TL4)/.installed  ## the contract suite with transformer-lens 4, in an environment of its own

@@ -8,6 +8,8 @@ from tests.checking import check_package
 # Compiling the checked package takes 18 s of CPU: once, not in every worker and command of the tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Ray gives its workers a niceness of 15: beside other tests they would have 3 % of a core.
+os.environ.setdefault("RAY_worker_niceness", "0")
 check_package()
 
 from collections.abc import Callable, Iterator  # noqa: E402

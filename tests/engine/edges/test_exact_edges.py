@@ -37,9 +37,11 @@ def test_many_edges_in_both_directions(tiny_model, family):
         assert largest_gap(case, case.draw(300)) < 1e-4
 
 
-@pytest.mark.slow
-def test_edges_of_the_real_model(smollm2):
-    """Indirect objects: the clean and the corrupted run differ by several logits."""
+@pytest.mark.parametrize("n_edges", fast((), (5, 75), slow=(5,)))
+def test_edges_of_the_real_model(smollm2, n_edges):
+    """Indirect objects: the clean and the corrupted run differ by several logits. ``n_edges`` of
+    each way, in both directions.
+    """
     case = Case(smollm2, seed=2)
     ids = []
     for giver in ("Daniel", "Maria"):
@@ -51,8 +53,12 @@ def test_edges_of_the_real_model(smollm2):
     case.prompts = EdgePrompts(target=target, source=source, at=at, by=at)
     tokens = [smollm2.to_single_token(name) for name in (" Maria", " Daniel")]
     case.reader = LogitDiffReader(torch.tensor([len(target) - 1]), torch.tensor([tokens]))
-    for between, downstream in WAYS:
-        assert largest_gap(case, case.draw(5), between=between, downstream=downstream) < 1e-4
+    prompts = case.prompts
+    turned = replace(prompts, target=prompts.source, source=prompts.target)
+    for case.prompts in (prompts, turned) if n_edges > 5 else (prompts,):
+        for case.seed, (between, downstream) in enumerate(WAYS):
+            edges = case.draw(n_edges)
+            assert largest_gap(case, edges, between=between, downstream=downstream) < 1e-4
 
 
 @pytest.mark.parametrize(
