@@ -18,6 +18,7 @@ import yaml
 import anchorlens as al
 from anchorlens import errors
 from tests.figures.browser import chromium
+from tests.tiers import fast
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -147,21 +148,21 @@ def test_code_in_the_docs_is_python_and_its_names_are_there(page):
                 assert node.attr in known, f"al.{node.attr} is not there"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [
-        "circuits.md",
-        "edges.md",
-        "extending.md",
-        "from_eap_ig.md",
-        "from_transformerlens.md",
-        "index.md",
-        "patch.md",
-        "patch_your_pair.md",
-        "quickstart.md",
-    ],
+# The notebooks of the slow tier call the same functions as the last two.
+WITH_CODE = (
+    "circuits.md",
+    "edges.md",
+    "extending.md",
+    "from_eap_ig.md",
+    "from_transformerlens.md",
+    "index.md",
+    "patch.md",
+    "patch_your_pair.md",
+    "quickstart.md",
 )
+
+
+@pytest.mark.parametrize("page", fast((), WITH_CODE, slow=WITH_CODE[:-2]))
 def test_code_in_the_docs_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, as a reader would paste them."""
     if page == "extending.md":

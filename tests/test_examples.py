@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import anchorlens as al
+from anchorlens.figures.palette import display_dataset
 from anchorlens.runs.store import load_curves
+from tests.tiers import fast
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -67,13 +69,23 @@ def test_swap_in_ten_lines(monkeypatch, tmp_path):
     assert set(curves["anchor"]) == {"exact_question", "pre_answer"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["figure_llama32.py", "figure_qwen3.py"])
-def test_target_figures_on_the_small_model(tmp_path, script):
-    given = (script, "--small", "--limit", 8, "--layers", 2, "--out", tmp_path / "out")
+@pytest.mark.parametrize(
+    ("script", "sets"),
+    fast(
+        (),
+        [
+            ("figure_llama32.py", ("popqa-sample", "nq-sample")),
+            ("figure_qwen3.py", ("hotpotqa-sample", "triviaqa-sample")),
+        ],
+        slow=[("figure_llama32.py", ("popqa-sample", "nq-sample"))],
+    ),
+)
+def test_target_figures_on_the_small_model(tmp_path, script, sets):
+    few = ("--limit", 8, "--layers", 2, "--datasets", *sets)
+    given = (script, "--small", *few, "--out", tmp_path / "out")
     said_by(*given)
     figure = tmp_path / "out" / "figure.html"
-    assert "Q-Anchored swap (PopQA-style sample" in figure.read_text(encoding="utf8")
+    assert f"Q-Anchored swap ({display_dataset(sets[0])}" in figure.read_text(encoding="utf8")
     if script == "figure_qwen3.py":
         return
     (samples,) = (tmp_path / "out").glob("*/samples.parquet")
@@ -96,6 +108,7 @@ def test_demo_with_few_questions(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_probe_at_chance_draws_a_gap(tmp_path):
     """The worked example of docs/knockout.md: the selection effect on real weights."""
     chance = said_by("selection_effect.py", "--limit", 120, "--out", tmp_path / "s.html").split(

@@ -79,7 +79,8 @@ def with_options(
     params = command.params if command else context.command.params if context else []
     options = {one.name: one.opts[0] for one in params if isinstance(one, click.Option)}
     unquoted = re.sub(r"(?<!\w)'[^']*'", "", text)
-    named = [*arguments, *re.findall(r"\b([a-z_]+)=", unquoted)]
+    # What is to be left out ("without quick=True") is no option to give.
+    named = [*arguments, *re.findall(r"(?<!without )\b([a-z_]+)=", unquoted)]
     names = dict.fromkeys(_RENAMED.get(name, name) for name in named)
     found = [options[name] + _shell_value(text, name) for name in names if name in options]
     return f"{text} ({', '.join(found)})" if found else text
@@ -119,7 +120,7 @@ def show_result(result: "SweepResult") -> None:
         sizes = ", ".join(f"{n} {name}" for name, n in rows.items())
         each = f"{n_splits} splits, each with at least " if n_splits > 1 else ""
         splits = f" ({each}{sizes} rows)"
-    missing = f"; null slots without a position: {short}" if short else ""
+    missing = f"; positions for which a null had no other token: {short}" if short else ""
     prompt = result.record["config"].get("prompt")
     prompt = f"prompt {prompt}; " if prompt else ""
     echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")

@@ -98,7 +98,9 @@ def read_table(
 
     selected = [name for name in table.column_names if is_read(name)]
     arrow = table.select_columns(selected).with_format("arrow")[:]
-    rows = plain_rows(decode_table(arrow, "dataset"), "dataset")
+    # Without a column the table of arrow has no rows either.
+    decoded = decode_table(arrow, "dataset") if selected else [{} for _ in range(len(table))]
+    rows = plain_rows(decoded, "dataset")
     unread = tuple(name for name in table.column_names if name not in selected)
     named = name_classes(rows, _features_of(table), "dataset")
     return RawData(
@@ -117,11 +119,24 @@ def _names_of(rows: Iterable[Mapping[Any, Any]]) -> list[Any]:
     return list(names)
 
 
+def _has_splits(table: Mapping[Any, Any]) -> bool:
+    """Return whether the values of a dictionary are tables or lists of rows."""
+    return all(
+        isinstance(one[0], Mapping)
+        if isinstance(one, list) and one
+        else _is_frame(one) or hasattr(one, "column_names")
+        for one in table.values()
+    )
+
+
 def _table_rows(table: Any) -> Rows:
     """Return the rows of a pandas frame or a list of dictionaries; refuse other tables."""
     if isinstance(table, Mapping):
-        columns = any(isinstance(column, list | tuple) for column in table.values())
-        fix = "Pass a list of rows, one dictionary per row" if columns else "Pass one of its splits"
+        fix = (
+            "Pass one of its splits"
+            if _has_splits(table)
+            else "Pass a list of rows, one dictionary per row"
+        )
         raise DataError(f"The table is a dictionary with the keys {join_words(table)}. {fix}.")
     if isinstance(table, list | tuple):
         for number, row in enumerate(table, start=1):
@@ -151,10 +166,7 @@ def is_streamed(table: object) -> bool:
 def _read_stream(table: Any, limit: int | None) -> Rows:
     """Return the first ``limit`` rows of a streamed data set."""
     if limit is None:
-        raise DataError(
-            "The data set is streamed. Pass limit= to read its first rows, or a list of rows, such"
-            " as list(dataset.take(1000))."
-        )
+        raise DataError("The data set is streamed. Pass limit= to read its first rows.")
     try:
         rows = plain_rows(islice(table, limit), "dataset")
     except (OSError, ValueError) as error:

@@ -35,7 +35,7 @@ from anchorlens.questions.columns import (
 from anchorlens.questions.data_source import Origin, QASource, find_origin
 from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.layouts import unfold_rows
-from anchorlens.questions.schemas import Record, Row, Schema, read_row
+from anchorlens.questions.schemas import OWN_ID, Record, Row, read_row
 from anchorlens.questions.sources import KNOWN
 from anchorlens.questions.spans.accuracy import describe_accuracy, find_form
 from anchorlens.questions.spans.span_finder import (
@@ -211,17 +211,22 @@ def _hash(text: str) -> str:
 
 
 def _example_ids(
-    records: Sequence[Record], texts: Sequence[str], schema: Schema, source: str
+    records: Sequence[Record], rows: Sequence[Row], texts: Sequence[str], origin: Origin
 ) -> list[str]:
     """Return unique ids of the rows: the file's ids if they are unique, else row number and
     hash of its canonical text.
+
+    Raises:
+        DataError: If ids of the user's own repeat. In published files a question may stand in
+            several rows.
     """
     file_ids = [record.file_id for record in records]
     counts = Counter(file_id for file_id in file_ids if file_id is not None)
     repeated = [file_id for file_id, n in counts.items() if n > 1]
-    if repeated and schema.name == "own":
+    is_own = origin.schema.name == "own" and any(OWN_ID in row for row in rows)
+    if repeated and is_own:
         raise DataError(
-            f"{source}: {len(repeated)} ids repeat, for example {shorten(repeated[0])}"
+            f"{origin.source}: {len(repeated)} ids repeat, for example {shorten(repeated[0])}"
             f" ({counts[repeated[0]]} rows)."
             " Make them unique, or remove the id field to number the rows."
         )
@@ -470,7 +475,7 @@ def load_qa(
         texts.append(text)
         places.append(place)
         records.append(read_row(row, origin.schema, place))
-    ids = _example_ids(records, texts, origin.schema, source)
+    ids = _example_ids(records, rows, texts, origin)
     found: list[Example | Dropped] = []
     for record, example_id, place in zip(records, ids, places, strict=True):
         found.append(_example(record, example_id, origin.name, finder, place))

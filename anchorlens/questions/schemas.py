@@ -17,6 +17,12 @@ Row: TypeAlias = Mapping[str, Any]
 _FIRST_ALIAS = ("value", "answer", "text", "name", "label")
 
 
+OWN_ID = "id"
+"""Field of the id of a row in a file of one's own."""
+PUBLISHED_IDS = ("QuestionId", "_id", "qid")
+"""Fields of ids in the files of TriviaQA, HotpotQA and MRQA."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schema:
     """Fields of a data set: for each value the names of its columns, in order of preference."""
@@ -64,13 +70,14 @@ SCHEMAS = {
     "triviaqa": Schema(
         name="triviaqa", answers=("answer",), ids=("question_id", "QuestionId", "id")
     ),
-    "hotpotqa": Schema(name="hotpotqa", answers=("answer",)),
+    "hotpotqa": Schema(name="hotpotqa", answers=("answer",), ids=("id", "_id")),
     "nq": Schema(name="nq", answers=("answer",)),
     "own": Schema(
         name="own",
         answers=("answers", "answer"),
         relation=("relation", "prop"),
         popularity=("popularity", "s_pop"),
+        ids=(OWN_ID, *PUBLISHED_IDS),
     ),
 }
 
@@ -196,7 +203,7 @@ def read_row(row: Row, schema: Schema, where: str) -> Record:
     if views is not None and not math.isfinite(views):
         raise DataError(
             f"{where}: {' or '.join(schema.popularity)} must be a number, got"
-            f" {shorten(str(popularity))}."
+            f" {shorten(str(popularity))}. Write it as 3.5, or leave the column out."
         )
     subject = _popqa_subject(row, question, schema, where)
     return Record(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.results.estimates import LayerEstimate
+from anchorlens.results.estimates import LayerEstimate, format_layers, join_with_and
 from anchorlens.results.findings import CLAIMS, NOT_DETECTED, REVERSED, TOO_FEW, Findings, decimals
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.bands import holm
@@ -29,6 +29,7 @@ _COLUMNS = [
     "anchor",
     "control",
     "layer",
+    "layers",
     "value",
     "low",
     "high",
@@ -48,8 +49,9 @@ def adjust_claims(results: Sequence[SweepResult]) -> pd.DataFrame:
         results: Sweeps of a study, a report or a comparison.
 
     Returns:
-        One row per claim: ``run_id protocol model dataset quantity anchor control``; ``layer``, the
-        first one (missing where none is named); ``value low high n`` of the finding; ``p``
+        One row per claim: ``run_id protocol model dataset quantity anchor control``; ``layer`` of
+        the value (missing where none is named) and ``layers``, all for which the status is stated,
+        such as ``8, 12, 16``; ``value low high n`` of the finding; ``p``
         (two-sided, adjusted over the contrasts of the sweep: those of a knockout, the anchors and
         layers of a swap, the grid of a patch sweep) and ``p_holm`` (over sweeps too);
         ``status_alone`` (in the sweep alone, by its bands) and ``status``: the same, but ``not
@@ -78,7 +80,8 @@ def adjust_findings(sweeps: "Sequence[tuple[dict[str, str], Findings]]") -> pd.D
                 "quantity": one.quantity,
                 "anchor": one.anchor,
                 "control": one.control,
-                "layer": one.layers[0] if one.layers else None,
+                "layer": one.layer,
+                "layers": format_layers(one.layers),
                 "status_alone": one.status,
             }
             rows.append(names | row | numbers)
@@ -130,11 +133,15 @@ def adjustment_text(claims: pd.DataFrame, results: Sequence[SweepResult] = ()) -
         sentences.append(
             f"{said}: {alone} stand in their sweep alone, {jointly} of them after the adjustment."
         )
-    unadjusted = [
-        one
-        for one in results
-        if one.run_id not in set(claims["run_id"]) and _claims_something(one.findings)
+    others = [one for one in results if one.run_id not in set(claims["run_id"])]
+    unadjusted = [one for one in others if _claims_something(one.findings)]
+    silent = [
+        f"{one.protocol.name} of {one.dataset}"
+        for one in others
+        if not _claims_something(one.findings)
     ]
+    if sentences and silent:
+        sentences.append(f"Not among them, because nothing is tested: {join_with_and(silent)}.")
     if unadjusted and len(results) > 1:
         kinds = ", ".join(dict.fromkeys(one.protocol.title for one in unadjusted))
         sentences.append(f"Not adjusted over sweeps: {kinds}.")
@@ -174,12 +181,13 @@ def claim_rows(claims: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
                 contrast,
                 "" if pd.isna(one["layer"]) else str(one["layer"]),
                 value,
+                one["layers"] if one["layers"] != "none" else "",
                 _p(one["p"]),
                 _p(one["p_holm"]),
                 one["status"] if one["status"] == one["status_alone"] else lost,
             ]
         )
-    return ["sweep", "contrast", "layer", "value", "p", "p (Holm)", "status"], rows
+    return ["sweep", "contrast", "at layer", "value", "layers", "p", "p (Holm)", "status"], rows
 
 
 def _p(value: float) -> str:

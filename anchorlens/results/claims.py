@@ -186,6 +186,7 @@ def claim_statements(
             status(name, used),
             used[name, claim.control],
             layers=(layer,),
+            layer=layer,
             control=claim.control,
             level=level,
             p=min(together, len(claims) * looks.p.get(name, 1.0)),

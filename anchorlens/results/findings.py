@@ -37,8 +37,8 @@ class Finding:
         quantity: Name of the quantity: ``delta_p_vs_placebo``, ``delta_p_minus_null``, ...
         status: one of the statuses above.
         layers: Layers of the statement.
-        value: Value of the quantity at the first layer, or the largest over layers; None if it has
-            none.
+        layer: Layer of ``value``: that with the largest; None if no layer is named.
+        value: Value of the quantity at ``layer``, or the largest over layers; None if it has none.
         low: Lower end of the interval.
         high: Upper end of the interval.
         n: Number of questions.
@@ -68,6 +68,7 @@ class Finding:
     p: float | None = None
     control_value: float | None = None
     split_values: tuple[float, ...] = ()
+    layer: int | None = None
 
     @classmethod
     def of(cls, quantity: str, status: str, fact: LayerEstimate, **more: Any) -> "Finding":
@@ -103,6 +104,7 @@ class Finding:
         return {
             **fields,
             "layers": [int(layer) for layer in self.layers],
+            "layer": None if self.layer is None else int(self.layer),
             "n": None if self.n is None else int(self.n),
             "n_clusters": None if self.n_clusters is None else int(self.n_clusters),
         }

@@ -5,19 +5,26 @@ from typing import Any
 
 import pandas as pd
 
+from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
+from anchorlens.display import list_counts
 from anchorlens.results.findings import Findings
 from anchorlens.results.low_p import low_p_note
-from anchorlens.results.vocabulary import metric_labels
+from anchorlens.results.vocabulary import RowWords, metric_labels
 
 QUICK_NOTE = "quick look, nothing is claimed"
 """Note in the figure of a quick look."""
-_CURE = "Measure without quick=True for claims."
 # Largest number of curves whose largest effects are named one by one.
 _MOST_NAMED = 4
 
 
 def quick_findings(
-    record: Mapping[str, Any], layers: Sequence[int], curves: pd.DataFrame, warnings: Sequence[str]
+    record: Mapping[str, Any],
+    layers: Sequence[int],
+    curves: pd.DataFrame,
+    warnings: Sequence[str],
+    *,
+    words: RowWords,
+    dropped: Mapping[str, int],
 ) -> Findings:
     """Return findings without statements: what was measured, and the largest effects.
 
@@ -26,8 +33,18 @@ def quick_findings(
         layers: Measured layers.
         curves: Curves without controls.
         warnings: Warnings of the protocol's findings.
+        words: Words for the rows of the protocol.
+        dropped: Reason -> number of rows that were dropped.
     """
-    headline = f"Quick look, nothing is claimed: {_describe_scope(record, layers)}. {_CURE}"
+    n = int(curves["n"].max())
+    measured = words.count(n)
+    if dropped:
+        measured += f" (dropped: {list_counts(dropped)})"
+    cure = "Measure without quick=True for claims"
+    if n < MIN_QUESTIONS_FOR_LAYERS:
+        cure += f", with {MIN_QUESTIONS_FOR_LAYERS} {words.groups} or more to name layers"
+    scope = f"{measured}, {_describe_scope(record, layers)}"
+    headline = f"Quick look, nothing is claimed: {scope}. {cure}."
     notes = _largest_effects(curves)
     if low := low_p_note(curves, record["config"]):
         notes.append(low)

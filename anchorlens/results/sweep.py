@@ -397,7 +397,12 @@ class SweepResult:
             found = self.protocol.findings(self)
             if self.is_quick:
                 found = quick_findings(
-                    self.record, self.layers, self.curves(all_columns=True), found.warnings
+                    self.record,
+                    self.layers,
+                    self.curves(all_columns=True),
+                    found.warnings,
+                    words=row_words(self.protocol.name),
+                    dropped=self.dropped_counts,
                 )
             self._memo["findings"] = found
         return self._memo["findings"]

@@ -97,7 +97,8 @@ def check_statements(result):
         assert set(one.layers) <= set(result.layers)
         if one.value is not None and one.level == 0.95:
             same = (contrasts["quantity"] == one.quantity) & (contrasts["control"] == one.control)
-            same &= (contrasts["value"] == one.value) & contrasts["layer"].isin(one.layers)
+            same &= (contrasts["value"] == one.value) & (contrasts["layer"] == one.layer)
+            assert one.layer in one.layers
             (row,) = contrasts[
                 same & (contrasts["anchor"].eq(one.anchor) | (one.anchor == ""))
             ].to_dict("records")

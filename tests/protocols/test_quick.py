@@ -8,6 +8,7 @@ import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.figures.choose_figure import main_figure
 from anchorlens.protocols.registry import PROTOCOLS, specification_of
+from anchorlens.results.vocabulary import row_words
 from tests.protocols.patch.test_patch import MANY
 from tests.protocols.sweeps import measured
 from tests.questions.make import capitals
@@ -72,6 +73,8 @@ def check_quick(result, path):
         assert one.verdict.startswith("Quick look, nothing is claimed: ")
         assert "without quick=True" in one.verdict
         assert "Largest Δ" in one.verdict
+        n = one.curves(all_columns=True)["n"].max()
+        assert f"claimed: {row_words(one.protocol.name).count(int(n))}" in one.verdict
         assert not one.findings.statements
         # A swap that starts from a low P says why its curve is flat.
         assert ("P before is " in one.verdict) == (one.protocol.name == "swap")

@@ -128,7 +128,10 @@ def test_invalid_arguments_are_errors(arguments, message):
             {"question": ["q"], "answers": ["a"]},
             "with the keys question, answers. Pass a list of rows",
         ),
-        ({f"split{i}": 0 for i in range(20)}, "split6, split7 and 12 more. Pass one of its splits"),
+        (
+            {f"split{i}": OWN for i in range(20)},
+            "split6, split7 and 12 more. Pass one of its splits",
+        ),
         (
             datasets.DatasetDict({"train": datasets.Dataset.from_list(OWN)}),
             "with the keys train. Pass one of its splits.",

@@ -241,3 +241,40 @@ def test_rows_that_a_wrong_column_drops_are_noticed():
     said = r"list: 4 of 5 rows are dropped as bad_annotation: list, row 1: .*subject"
     with pytest.warns(UserWarning, match=said):
         load_qa(rows, columns={"subject": "entity"})
+
+
+@pytest.mark.parametrize("load", [load_qa, load_pairs])
+def test_a_table_of_datasets_with_other_columns_is_not_called_empty(load):
+    """It has as many rows as before, although none of its columns is read."""
+    table = datasets.Dataset.from_dict({"problem": [Q], "solution": ["Lima"]})
+    with pytest.raises(DataError, match=r"It has problem, solution|it has problem, solution"):
+        load(table)
+
+
+@pytest.mark.parametrize(
+    ("table", "cure"),
+    [
+        ({Q: "Lima"}, "list of rows"),
+        ({"question": [Q], "answer": ["Lima"]}, "list of rows"),
+        ({"train": [{"question": Q, "answer": "Lima"}]}, "one of its splits"),
+        (datasets.DatasetDict({"test": datasets.Dataset.from_dict({"a": [1]})}), "of its splits"),
+    ],
+)
+def test_a_dictionary_is_refused_with_the_cure_that_fits(table, cure):
+    assert cure in refusal(table)
+
+
+@pytest.mark.parametrize("name", ["QuestionId", "_id", "qid"])
+def test_published_ids_are_kept_and_may_repeat(name):
+    rows = [
+        {"question": question, "answer": "Lima", name: f"tc_{question[-2]}"}
+        for question in (Q, Q[:-1] + "2?")
+    ]
+    assert [one.example_id for one in load_qa(rows).pool] == ["tc_u", "tc_2"]
+    repeated = load_qa([{**row, name: "tc_1"} for row in rows])
+    assert [one.example_id[:7] for one in repeated.pool] == ["000000-", "000001-"]
+    assert "ids repeat" in refusal([{**row, "id": "1"} for row in rows])
+
+
+def test_a_comma_in_a_number_is_refused_with_the_cure():
+    assert "Write it as 3.5" in refusal([{"question": Q, "answer": "Lima", "popularity": "3,5"}])

@@ -98,8 +98,9 @@ def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():
 def sweep(at, *claims, protocol="knockout"):
     """Names and findings of a sweep with claims of these status and p-value."""
     names = {"run_id": str(at), "protocol": protocol, "model": "m", "dataset": f"set {at}"}
+    seven = {"layers": (7,), "layer": 7, "control": "random_tokens"}
     statements = [
-        Finding(f"c{i}", status, (7,), -1.0, -2.0, 0.5, 40, p=p, control="random_tokens")
+        Finding(f"c{i}", status, value=-1.0, low=-2.0, high=0.5, n=40, p=p, **seven)
         for i, (status, p) in enumerate(claims)
     ]
     return names, Findings((*statements, Finding("all_contrasts", STANDS, (3,))))
@@ -142,7 +143,7 @@ def test_claims_of_several_sweeps_are_adjusted_together():
         "not detected after Holm over 2 sweeps",
         SPECIFIC,
     ]
-    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1.0", "0.020", "0.040", STANDS]
+    assert rows[0] == ["knockout: m on set 0", "c0", "7", "-1.0", "7", "0.020", "0.040", STANDS]
     assert len(heads) == len(rows[0])
 
 
@@ -184,6 +185,7 @@ def test_swaps_and_grids_are_adjusted_and_a_small_p_value_claims_nothing():
             **less,
             status=BEYOND_POSITIONS,
             layers=(3, 4),
+            layer=4,
             value=-9.0,
             low=-12.0,
             high=-6.0,
@@ -194,6 +196,7 @@ def test_swaps_and_grids_are_adjusted_and_a_small_p_value_claims_nothing():
             **less | {"anchor": "property"},
             status=NOT_DETECTED,
             layers=(5,),
+            layer=5,
             value=-0.004,
             low=-0.01,
             high=0.002,
@@ -205,7 +208,9 @@ def test_swaps_and_grids_are_adjusted_and_a_small_p_value_claims_nothing():
     grid = of(1, "patch", Finding(quantity="effect", status=STANDS, n=12, p=0.04))
     frame = adjust_findings([swap, grid])
     assert list(frame["anchor"]) == ["subject", "property", ""]
-    assert frame["layer"].isna().tolist() == [False, False, True]
+    # The layer of the value, not the first of those that are claimed.
+    assert frame["layer"].fillna(-1).tolist() == [4, 5, -1]
+    assert frame["layers"].tolist() == ["3-4", "5", "none"]
     assert list(frame["p_holm"]) == pytest.approx([0.004, 0.002, 0.04])
     assert list(frame["status"]) == [BEYOND_POSITIONS, NOT_DETECTED, STANDS]
     lost = adjust_findings([swap, grid, of(2, "patch", replace(grid[1].statements[0], p=0.5))])
@@ -213,5 +218,5 @@ def test_swaps_and_grids_are_adjusted_and_a_small_p_value_claims_nothing():
     said = "Adjusted by Holm over 2 sweeps with 3 claims: 2 stand in their sweep alone, 2 of them"
     assert adjustment_text(frame).startswith(said)
     _, rows = claim_rows(frame)
-    assert rows[0][1:4] == ["delta_p_minus_null (subject, same_role)", "3", "-9.0"]
-    assert rows[1][1:4] == ["effect", "", ""]
+    assert rows[0][1:5] == ["delta_p_minus_null (subject, same_role)", "4", "-9.0", "3-4"]
+    assert rows[1][1:5] == ["effect", "", "", ""]

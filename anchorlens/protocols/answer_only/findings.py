@@ -50,7 +50,9 @@ def answer_only_findings(
     statements = [claim]
     for name in ("delta_p_vs_placebo", "flip_rate"):
         fact = by[name, OTHER]
-        statements.append(Finding.of(name, DESCRIPTION, fact, layers=(layer,), control=OTHER))
+        statements.append(
+            Finding.of(name, DESCRIPTION, fact, layers=(layer,), layer=layer, control=OTHER)
+        )
     if reason := claims.too_few(claim.n or 0, "both inputs"):
         return Findings((claim,), reason, warnings)
     gold = result.record["config"]["answers"] == "gold"

@@ -153,6 +153,7 @@ def _row_specific(
             status,
             facts[key],
             layers=(layer,),
+            layer=layer,
             control=RANDOM,
             p=p,
             control_value=alone,

@@ -150,11 +150,20 @@ def _name_cells(grid: _Grid) -> Findings:
     statements: list[Finding] = []
     for (place, _), layers in places.items():
         cells = [(place, layer) for layer in layers]
-        own = grid.effects[max(cells, key=grid.size)]
+        largest = max(cells, key=grid.size)
+        own = grid.effects[largest]
         banded = own._replace(low=own.sim_low, high=own.sim_high)
         p = grid.least_p(cells)
         statements.append(
-            Finding.of(EFFECT, STANDS, banded, layers=tuple(layers), anchor=place, p=p)
+            Finding.of(
+                EFFECT,
+                STANDS,
+                banded,
+                layers=tuple(layers),
+                layer=largest[1],
+                anchor=place,
+                p=p,
+            )
         )
     statements.sort(key=lambda one: -abs(one.value or 0.0))
     rows = [_row(one, grid.contrasts, result) for one in statements[:_MOST_ROWS]]
@@ -264,6 +273,7 @@ def _nothing_stands(grid: _Grid) -> Findings:
         EFFECT,
         status,
         (best[1],),
+        layer=best[1],
         value=fact.value,
         low=None if isnan(fact.sim_low) else fact.sim_low,
         high=None if isnan(fact.sim_high) else fact.sim_high,

@@ -78,7 +78,7 @@ def swap_findings(result: SweepResult) -> Findings:
             f"swap and null can be compared in {n} questions, but {MIN_QUESTIONS_FOR_SWAP_CLAIM}"
             " are needed"
         )
-        return Findings(statements, f"Nothing is claimed: {few}.", warnings)
+        return Findings(statements, f"Nothing is claimed: {few}. {_more_rows(result)}", warnings)
     table, heads = _table(found)
     other = statuses_of(sweep, sweep.other_facts, is_other=True)
     return Findings(
@@ -89,6 +89,18 @@ def swap_findings(result: SweepResult) -> Findings:
         heads,
         notes_of(sweep, statuses, other),
     )
+
+
+def _more_rows(result: SweepResult) -> str:
+    """Return how a sweep comes to more questions."""
+    said = "Use more questions (a larger limit= or another set)."
+    without = result.dropped_counts.get("no_donor", 0)
+    config = result.record["config"]
+    keeps = {"donors": "random", "align": "last"}
+    cures = [f"{name}={value!r}" for name, value in keeps.items() if config.get(name) != value]
+    if without and cures:
+        said += f" {without} rows have no donor; {' or '.join(cures)} finds some."
+    return said
 
 
 def statuses_of(sweep: SweepFacts, facts: Facts, *, is_other: bool = False) -> Statuses:
@@ -197,6 +209,7 @@ def _finding(
         status,
         fact,
         layers=tuple(layers),
+        layer=most,
         anchor=anchor,
         control=kind.control,
         p=None if isnan(p) else p,

@@ -159,7 +159,11 @@ class PairMaker:
                 except RowDropped as why:
                     self.failed_pairs[why.reason] = self.failed_pairs.get(why.reason, 0) + 1
             if not made:
-                detail = f"align={self.spec.align}, all anchors of the run"
+                detail = (
+                    "no row of another question has as many tokens at all anchors"
+                    if self.spec.align == "equal"
+                    else f"no row of another question serves with align={self.spec.align!r}"
+                )
                 self.dropped.append(drop(row.example, "no_donor", detail))
             yield from made
             if made and self.same_answers is not None:
