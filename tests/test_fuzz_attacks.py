@@ -41,6 +41,7 @@ def test_an_edit_with_new_checksums_is_found(few_attacked):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 def test_edits_with_new_checksums_are_found_in_many_cases(attacked):
     bad = unfound(attacked, range(25), 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.figures.browser import has_chromium
+from tests.tiers import fast
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 NAMES = sorted(script.stem for script in FOLDER.glob("[0-9]_*.py"))
@@ -109,8 +110,8 @@ def test_the_install_line_has_what_a_notebook_imports(name):
     assert used <= known
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+# Those of one's own questions, of patching and of edges; the workflow of every week runs all.
+@pytest.mark.parametrize("name", fast((), NAMES, slow=[n for n in NAMES if n[0] in "467"]))
 def test_a_notebook_runs(name, tmp_path):
     """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is
     stored.

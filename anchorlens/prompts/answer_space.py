@@ -68,6 +68,8 @@ def warn_of_spaces(pairs: Sequence[PromptPair]) -> None:
     if joined:
         prompt, answer = joined[0]
         n = "1 answer begins" if len(joined) == 1 else f"{len(joined)} answers begin"
+        if all(one.isdecimal() for _, one in joined):
+            n = f"Are these token ids? Pass numbers='ids'. As texts, {n}"
         warn(
             f"{n} without a space after a word: {shorten(prompt[-20:])} + {shorten(answer)}. Its"
             " first token is that of a continued word."

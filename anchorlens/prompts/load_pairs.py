@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -299,12 +299,17 @@ def _read_pairs(
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
     aliases = {field: AliasCells() for field in ANSWER_FIELDS}
+    of_prompts: dict[frozenset[str], str] = {}
     for number, row in enumerate(rows, start=1):
         where = f"row {number}"
         pair_id = cell_text(row.get("id"), where, "id") or f"{number - 1:06d}"
-        group = cell_text(row.get("group"), where, "group") or pair_id
+        group = cell_text(row.get("group"), where, "group")
         try:
-            pair = _read_pair(row, pair_id, group, reader, options.extra)
+            pair = _read_pair(row, pair_id, group or pair_id, reader, options.extra)
+            if not group:
+                # The same two prompts, in either order, are one observation.
+                prompts = frozenset((repr(pair.clean), repr(pair.corrupted)))
+                pair = replace(pair, group=of_prompts.setdefault(prompts, pair_id))
             for field, cells in aliases.items():
                 answer = getattr(pair, field)
                 if answer == row.get(field):  # no list, no JSON and nothing to split

@@ -25,6 +25,7 @@ from anchorlens.report.contents import kind_of
 from anchorlens.results.example_view import ROLES, example_rows
 from anchorlens.results.findings import CLAIMS, NOT_DETECTED, NULL_MOVES, REVERSED
 from anchorlens.results.sweep import SweepResult
+from anchorlens.results.vocabulary import row_words
 from anchorlens.runs.provenance import versions
 
 
@@ -129,6 +130,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
         axis="edge" if all(result.has_edges for result in results) else "layer",
         metric=_common_name(data, "metric", "value"),
         change=_common_name(data, "change", "effect"),
+        texts=_heads_of_texts(results),
         version=versions()["anchorlens"],
         data=_embed_json({"sweeps": data, "roles": ROLES, "config": CONFIG}),
         plotly=get_plotlyjs(),
@@ -172,6 +174,19 @@ def _common_name(data: Sequence[dict[str, Any]], key: str, otherwise: str) -> st
     for sweep in data:
         names.update(str(row[key]) for row in sweep["rows"])
     return names.pop() if len(names) == 1 else otherwise
+
+
+def _heads_of_texts(results: Sequence[SweepResult]) -> dict[str, str]:
+    """Return the heads of the columns of questions and answers; a pair shows its patched prompt
+    beside the answer of the clean one.
+    """
+    words = {row_words(result.protocol.name).text for result in results}
+    if words == {"prompt"}:
+        return {"text": "patched prompt", "answer": "answer of the metric"}
+    return {
+        "text": "question" if words == {"question"} else "question or prompt",
+        "answer": "answer",
+    }
 
 
 def _embed_json(value: Any) -> str:

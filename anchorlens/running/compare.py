@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.constants import DIFFERENCE, POINTS
-from anchorlens.display import as_int, short_repr
+from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import InputError
 from anchorlens.loading.load_run import results_of
 from anchorlens.protocols.patch.patch_result import PatchResult
@@ -76,6 +76,7 @@ def compare(
     pairs = _paired(_sweeps(first), _sweeps(second))
     for one, other in pairs:
         _check_methods(one, other)
+        _check_rows(one, other)
     metric = metric or leading_metric(pairs[0][0].samples(all_columns=True))
     made = [_difference(a, b, metric, least, seed, level_of(len(pairs))) for a, b in pairs]
     tables = pd.concat([table for table, _, _ in made], ignore_index=True)
@@ -160,6 +161,30 @@ def _check_methods(first: SweepResult, second: SweepResult) -> None:
         raise InputError(
             f"compare: the runs have method={methods}, so their difference is the error of an"
             " estimate. Use al.compare_methods(exact, estimate), or compare runs of one method.",
+            argument="second",
+        )
+
+
+def _check_rows(first: SweepResult, second: SweepResult) -> None:
+    """Raise InputError if rows with the same id have other texts: numbers of rows as ids."""
+    hashes = [one.record["data"].get("sha256") for one in (first, second)]
+    if None not in hashes and hashes[0] == hashes[1]:
+        return
+    texts: list[pd.Series] = []
+    for one in (first, second):
+        rows = one.examples(all_columns=True)
+        if rows.empty:
+            return
+        texts.append(rows[rows["role"] == "base"].set_index("example_id")["question"])
+    both = pd.concat(dict(zip(("first", "second"), texts, strict=True)), axis=1, join="inner")
+    other = both[both["first"] != both["second"]]
+    if len(other):
+        row = other.iloc[0]
+        raise InputError(
+            f"compare: {len(other)} of {len(both)} rows have the same id and other texts:"
+            f" {shorten(str(other.index[0]))} is {shorten(row['first'])} and"
+            f" {shorten(row['second'])}. Compare runs of the same rows, or give the rows ids of"
+            " their own.",
             argument="second",
         )
 

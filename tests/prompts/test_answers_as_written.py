@@ -29,6 +29,8 @@ def said_by(call):
     [
         ("France is", "Paris", "begin without a space after a word"),
         ("The answer:", "Paris", "begin without a space after a word"),
+        ("France is", 7042, "token ids? Pass numbers='ids'. As texts, 3 answers begin"),
+        ("France is", "Par7", "3 answers begin without a space after a word"),
         ("France is ", "Paris", "prompts end in a space"),
         ("France is ", " Paris", "prompts end in a space"),
         ("France is", "Par\u200bis", "characters of width zero"),

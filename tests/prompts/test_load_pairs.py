@@ -264,3 +264,15 @@ def test_a_template_is_read_from_files_and_frames(tmp_path):
         assert [pair.template for pair in load_pairs(source).pairs] == ["capital", None]
     with pytest.raises(DataError, match="template="):
         load_pairs([{**ROW, "template": ["a"]}])
+
+
+def test_the_same_two_prompts_are_one_group_in_either_order():
+    """Copies of a pair, and a pair with its mirror, are one observation, unless ``group`` says
+    otherwise.
+    """
+    other = {"clean": ROW["corrupted"], "corrupted": ROW["clean"], "answer": " b", "wrong": " a"}
+    third = {**ROW, "clean": "The ac is"}
+    groups = [pair.group for pair in load_pairs([ROW, other, third, ROW]).pairs]
+    assert groups == ["000000", "000000", "000002", "000000"]
+    named = [{**row, "group": f"g{i}"} for i, row in enumerate((ROW, other))]
+    assert [pair.group for pair in load_pairs(named).pairs] == ["g0", "g1"]

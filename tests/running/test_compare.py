@@ -244,6 +244,24 @@ def test_what_cannot_be_compared():
         compare([a, a], other)
 
 
+def test_rows_of_one_id_and_other_texts_are_no_pairs():
+    """Ids of rows in lists are their numbers: two lists of pairs have the same."""
+
+    def with_texts(name, of):
+        one = run(np.zeros((4, 2)))
+        ids = sorted(set(one.samples(all_columns=True)["example_id"]))
+        rows = [{"role": "base", "example_id": i, "question": f"{of} {i}?"} for i in ids]
+        record = one.record | {"data": {"name": "pairs", "sha256": name}}
+        return replace(one, record=record, _examples=pd.DataFrame(rows))
+
+    a = with_texts("a", "What is")
+    with pytest.raises(InputError, match=r"4 of 4 rows have the same id and other texts: 'e0'"):
+        compare(a, with_texts("b", "Who is"))
+    # A part of the rows, and the same rows in other prompts.
+    assert len(compare(a, with_texts("b", "What is")).table()) == 2
+    assert len(compare(a, with_texts("a", "Who is")).table()) == 2
+
+
 def test_the_verdict_names_the_relations_and_ten_to_nineteen_name_no_layer():
     a = np.random.default_rng(3).normal(size=(80, 2)) * 10
     b = a - [0, 5] + np.random.default_rng(4).normal(size=a.shape)

@@ -17,7 +17,6 @@ from anchorlens.protocols.edges.edge_anchors import split_anchor, split_edge
 from anchorlens.protocols.edges.select_edges import mean_overlap, select_often
 from anchorlens.protocols.patch.grid_statistics import EFFECT
 from anchorlens.protocols.patch.patch_result import MEAN, PatchGrid, PatchResult
-from anchorlens.protocols.patch.standing_cells import find_standing_cells
 from anchorlens.results.vocabulary import metric_name, unit_words
 from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.resamples import Resamples
@@ -140,7 +139,7 @@ class EdgeResult(PatchResult):
         curves = self.curves(all_columns=True, controls=True)
         own = curves[curves["control"] == "none"].set_index("anchor")
         out = own[["effect", "sim_low", "sim_high", "n"]].copy()
-        standing = find_standing_cells(self.contrasts(all_columns=True), self.noise_floor)
+        standing = self._standing()
         out["stands"] = out.index.isin([anchor for anchor, _ in standing])
         if control and "other_pair" in self.controls:
             other = curves[curves["control"] == "other_pair"].set_index("anchor")["effect"]
@@ -191,9 +190,7 @@ class EdgeResult(PatchResult):
         senders, receivers = self._nodes
         stands = np.zeros(whole.shape[1:], dtype=bool)
         if name == MEAN and control == "none":
-            for anchor, _ in find_standing_cells(
-                self.contrasts(all_columns=True), self.noise_floor
-            ):
+            for anchor, _ in self._standing():
                 where, sender, receiver = self._cell_of[anchor]
                 if where == number:
                     stands[sender, receiver] = True

@@ -23,6 +23,7 @@ from anchorlens.protocols.patch.standing_cells import (
     facts_of,
     p_values_of,
     statuses_of,
+    unmeasured_controls,
 )
 from anchorlens.results.clusters_text import cluster_note
 from anchorlens.results.estimates import (
@@ -115,7 +116,7 @@ def patch_findings(result: PatchResult) -> Findings:
     grid = _Grid(
         result=result,
         contrasts=contrasts,
-        statuses=statuses_of(contrasts, result.noise_floor),
+        statuses=statuses_of(contrasts, result.noise_floor, result.controls),
         effects=effects,
         p=p_values_of(contrasts),
     )
@@ -258,8 +259,8 @@ def _nothing_stands(grid: _Grid) -> Findings:
     n = len(result.example_ids)
     of = "1 pair" if n == 1 else f"{n} pairs"
     if groups != n:
-        of += f" in {groups} groups"
-    status, sentence = _without_claim(result, grid.statuses, groups, best)
+        of += f" in {groups} group{'s' * (groups > 1)}"
+    status, sentence = _without_claim(grid, groups, best)
     what = f"estimate by {result.method}" if result.is_estimate else "effect"
     largest = f"Largest mean {what}: {grid.largest(best)} ({of})."
     fact = grid.effects[best]
@@ -286,10 +287,9 @@ def _nothing_stands(grid: _Grid) -> Findings:
     return Findings((one,), headline, notes=notes)
 
 
-def _without_claim(
-    result: PatchResult, statuses: Mapping[Cell, str], groups: int, best: Cell
-) -> tuple[str, str]:
+def _without_claim(grid: _Grid, groups: int, best: Cell) -> tuple[str, str]:
     """Return the status of the largest cell, and the reason why nothing is claimed."""
+    result = grid.result
     if result.is_estimate and not result.controls:
         return DESCRIPTION, (
             f"Estimates claim nothing: measure the {result.cell_word}s with method='exact'."
@@ -301,13 +301,16 @@ def _without_claim(
         return DESCRIPTION, f"{which} values without bands: nothing is claimed."
     if not result.controls:
         return DESCRIPTION, "No control was measured, so nothing is claimed."
+    lacking = unmeasured_controls(grid.contrasts, result.controls)
+    if lacking:
+        return DESCRIPTION, f"Nothing is claimed: no pair has the control {' or '.join(lacking)}."
     sentence = f"No {result.cell_word} stands against {' and '.join(result.controls)}."
-    found = list(statuses.values()).count(NULL_MOVES)
+    found = list(grid.statuses.values()).count(NULL_MOVES)
     if found:
         sentence += (
             f" At {found} {result.cell_word}s a control itself accounts for most of the difference."
         )
-    status = TOO_FEW if statuses[best] == TOO_FEW else NOT_DETECTED
+    status = TOO_FEW if grid.statuses[best] == TOO_FEW else NOT_DETECTED
     return status, sentence
 
 
@@ -351,7 +354,8 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
     n = len(result.example_ids)
     known = counts.get("with_template", 0)
     notes: list[str] = []
-    if OTHER_PAIR in result.controls:
+    lonely = counts.get("without_other_pair", 0)
+    if OTHER_PAIR in result.controls and lonely < n:
         if not known:
             notes.append(
                 "The data name no template, so other_pair may be a pair of another template."
@@ -369,7 +373,6 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
                 f"Only {n_used} pairs serve as other_pair of all {n}: pairs that share one are not"
                 " independent, and more is claimed than holds. Give more pairs of one length."
             )
-    lonely = counts.get("without_other_pair", 0)
     if lonely:
         which = "1 pair has" if lonely == 1 else f"{lonely} pairs have"
         same = "template, " if known else ""

@@ -43,9 +43,10 @@ from anchorlens.protocols.patch.placements import (
     anchor_order,
     make_placements,
 )
-from anchorlens.protocols.patch.spec import AUTO, NONE, PairSpecification
+from anchorlens.protocols.patch.spec import AUTO, BY_POSITION, NONE, PairSpecification, without_mean
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.tables import InputTable
+from anchorlens.warn import warn
 
 # Logits of unpatched runs that are kept at most: 256 MB in float32.
 _MOST_KEPT = 2**26
@@ -264,6 +265,7 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
         partner_of=draw.pick_partner,
         directions_of=draw.pick_directions,
     )
+    _warn_of_what_cannot_be_said(spec, made, controls, control_counts)
     return PatchInputs(
         dropped=tuple(dropped),
         trial=made[0].target.ids,
@@ -275,6 +277,25 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
         controls=controls,
         counts=control_counts,
     )
+
+
+def _warn_of_what_cannot_be_said(
+    spec: PairSpecification,
+    pairs: Sequence[PatchPair],
+    controls: Sequence[str],
+    counts: ControlCounts,
+) -> None:
+    """Warn, before anything is measured, of what would leave the sweep without claims."""
+    if OTHER_PAIR in controls and counts.without_partner == len(pairs):
+        or_without = f", or pass controls={NORM_MATCHED!r}" if NORM_MATCHED in controls else ""
+        warn(
+            "No pair has another pair of the same length and another answer, so the control"
+            " other_pair is missing and nothing can be claimed against it. Give pairs with other"
+            f" answers too, such as each pair in the other direction{or_without}."
+        )
+    lengths = {pair.target.positions["last"][0] + 1 for pair in pairs}
+    if spec.by in BY_POSITION and (why := without_mean(lengths)):
+        warn(f"{why[0].upper()}{why[1:]}")
 
 
 def _reason_against(adapter: Adapter, spec: PairSpecification, pair: PatchPair) -> tuple[str, str]:

@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.patch.grid_statistics import EFFECT, SHARE, GridStatistics, statistics_of
-from anchorlens.protocols.patch.standing_cells import find_standing_cells
+from anchorlens.protocols.patch.spec import BY_POSITION, without_mean
+from anchorlens.protocols.patch.standing_cells import Cell, find_standing_cells
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.vocabulary import metric_name, unit_words
@@ -128,6 +129,11 @@ class PatchResult(SweepResult):
         given = self.record["config"]["controls"]
         return () if isinstance(given, str) else tuple(given)
 
+    def _standing(self) -> set[Cell]:
+        """Return the cells that stand and are named."""
+        contrasts = self.contrasts(all_columns=True)
+        return find_standing_cells(contrasts, self.noise_floor, self.controls)
+
     @property
     def is_denoising(self) -> bool:
         """Whether clean activations are patched into the corrupted prompt."""
@@ -239,7 +245,7 @@ class PatchResult(SweepResult):
         fixed = fixed.reindex(cells, fill_value=False).to_numpy(dtype=bool)
         stand: set[tuple[str, int]] = set()
         if name == MEAN and control == "none":
-            stand = find_standing_cells(self.contrasts(all_columns=True), self.noise_floor)
+            stand = self._standing()
         return PatchGrid(
             pair=name,
             quantity=quantity,
@@ -263,17 +269,9 @@ class PatchResult(SweepResult):
     @property
     def no_mean(self) -> str:
         """Reason why there is no mean over pairs; empty if there is one."""
-        if self.by not in ("position", "head_position"):
+        if self.by not in BY_POSITION:
             return ""
-        lengths = [where["last"][0] + 1 for where in self._positions.values()]
-        least = min(lengths, default=0)
-        most = max(lengths, default=0)
-        if least == most:
-            return ""
-        return (
-            f"the pairs have different numbers of positions ({least} to {most}), so no"
-            " mean at a position is shown. Use by='segment', or pairs of one length."
-        )
+        return without_mean(where["last"][0] + 1 for where in self._positions.values())
 
     @property
     def source_values(self) -> dict[str, "float | None"]:

@@ -1,6 +1,6 @@
 """Specification of the patch protocol."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -25,6 +25,21 @@ AUTO = "auto"
 NONE = "none"
 EXACT = "exact"
 _BY_HEAD = ("head", "head_position")
+BY_POSITION = ("position", "head_position")
+"""Values of ``by`` whose places are positions: a mean over pairs needs prompts of one length."""
+
+
+def without_mean(lengths: Iterable[int]) -> str:
+    """Return the reason why prompts of these lengths have no mean at a position; empty if they are
+    of one length.
+    """
+    known = sorted(lengths)
+    if not known or known[0] == known[-1]:
+        return ""
+    return (
+        f"the pairs have different numbers of positions ({known[0]} to {known[-1]}), so no mean at"
+        " a position is shown. Use by='segment', or pairs of one length."
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ these differences. All bands are simultaneous over the grid. Cells are named fro
 twenty clusters on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TypeAlias
 
@@ -63,6 +63,12 @@ def facts_of(contrasts: pd.DataFrame, quantity: str, control: str) -> Facts:
     return facts
 
 
+def unmeasured_controls(contrasts: pd.DataFrame, controls: Sequence[str]) -> list[str]:
+    """Return the controls that were asked for and that no pair has."""
+    measured = set(contrasts.loc[contrasts["quantity"] == LESS_CONTROL, "control"])
+    return [control for control in controls if control not in measured]
+
+
 def p_values_of(contrasts: pd.DataFrame) -> dict[Cell, float]:
     """Return the p-value of every tested cell: the largest over controls, since a cell has to stand
     against each.
@@ -72,10 +78,15 @@ def p_values_of(contrasts: pd.DataFrame) -> dict[Cell, float]:
     return {(str(anchor), int(layer)): float(p) for (anchor, layer), p in largest.items()}
 
 
-def statuses_of(contrasts: pd.DataFrame, floor: float) -> dict[Cell, str]:
-    """Return the status of every cell; ``floor``: noise floor, NaN if unknown."""
+def statuses_of(contrasts: pd.DataFrame, floor: float, controls: Sequence[str]) -> dict[Cell, str]:
+    """Return the status of every cell.
+
+    Args:
+        contrasts: Contrasts of the sweep.
+        floor: Noise floor, NaN if unknown.
+        controls: Controls that were asked for. A cell does not stand against one that no pair has.
+    """
     floor = 0.0 if isnan(floor) else floor
-    controls = list(dict.fromkeys(contrasts.loc[contrasts["quantity"] == LESS_CONTROL, "control"]))
     by_control = {control: facts_of(contrasts, LESS_CONTROL, control) for control in controls}
     lacking = LayerEstimate(*[float("nan")] * 5, n=0, n_clusters=0)
     statuses: dict[Cell, str] = {}
@@ -85,11 +96,13 @@ def statuses_of(contrasts: pd.DataFrame, floor: float) -> dict[Cell, str]:
     return statuses
 
 
-def find_standing_cells(contrasts: pd.DataFrame, floor: float) -> set[Cell]:
-    """Return the cells that stand and are named; ``floor``: noise floor, NaN if unknown."""
+def find_standing_cells(
+    contrasts: pd.DataFrame, floor: float, controls: Sequence[str]
+) -> set[Cell]:
+    """Return the cells that stand and are named; arguments as of :func:`statuses_of`."""
     effects = facts_of(contrasts, EFFECT, "none")
     named: set[Cell] = set()
-    for cell, status in statuses_of(contrasts, floor).items():
+    for cell, status in statuses_of(contrasts, floor, controls).items():
         if status == STANDS and effects[cell].names_layers:
             named.add(cell)
     return named

@@ -37,7 +37,7 @@ def test_many_edges_in_both_directions(tiny_model, family):
         assert largest_gap(case, case.draw(300)) < 1e-4
 
 
-@pytest.mark.parametrize("n_edges", fast((), (5, 75), slow=(5,)))
+@pytest.mark.parametrize("n_edges", fast((), (5, 38), slow=(5,)))
 def test_edges_of_the_real_model(smollm2, n_edges):
     """Indirect objects: the clean and the corrupted run differ by several logits. ``n_edges`` of
     each way, in both directions.

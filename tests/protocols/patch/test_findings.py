@@ -24,7 +24,9 @@ CONTROLS = ("none", "other_pair", "norm_matched")
 
 
 def standing_cells(result):
-    return find_standing_cells(result.contrasts(all_columns=True), result.noise_floor)
+    return find_standing_cells(
+        result.contrasts(all_columns=True), result.noise_floor, result.controls
+    )
 
 
 def made(

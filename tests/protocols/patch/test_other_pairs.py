@@ -87,12 +87,31 @@ def test_few_pairs_that_serve_as_other_pair_are_told(tiny_model, protocol):
     assert not re.search(FEW_SERVE, many.verdict)
 
 
-def test_pairs_without_any_other_pair_are_told_once(tiny_model):
-    """Of one answer alone: no pair serves, which another sentence says."""
-    alone = with_answers(*[" b"] * len(MANY))
-    found = patch_sweep(tiny_model("gpt2"), alone, by="layer", layers=[1], **OPTIONS)
-    assert f"{len(MANY)} pairs have no other pair of the same length" in found.verdict
-    assert "serve as other_pair" not in found.verdict
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("protocol", ["patch", "edges"])
+def test_nothing_is_claimed_against_a_control_that_no_pair_has(tiny_model, protocol, copies):
+    """Of one answer alone no pair serves: said before measuring, and no cell stands against it. From
+    twenty groups on a large effect was an error after the measurement.
+    """
+    rows = [{**row, "answer": " b", "wrong": " x"} for row in MANY]
+    more = [{**row, "id": f"{row['id']}'", "group": f"{row['id']}'"} for row in rows]
+    alone = load_pairs([*rows, *more][: copies * len(rows)])
+
+    def measure(controls):
+        model = tiny_model("gpt2")
+        if protocol == "patch":
+            return patch_sweep(model, alone, metric="kl", layers=[1], controls=controls, **OPTIONS)
+        chosen = {"edges": "embed -> logits", "controls": "other_pair"}
+        return al.edge_sweep(model, alone, metric="kl", **chosen, **OPTIONS)
+
+    with pytest.warns(UserWarning, match="control other_pair is missing"):
+        found = measure(("other_pair", "norm_matched"))
+    assert "Nothing is claimed: no pair has the control other_pair." in found.verdict
+    assert f"{len(alone.pairs)} pairs have no other pair of the same length" in found.verdict
+    assert not re.search("serve as other_pair|may be a pair of another", found.verdict)
+    assert not found.findings.claims
+    if protocol == "patch":
+        assert measure("norm_matched").findings.claims
 
 
 def test_without_templates_the_verdict_says_that_another_template_may_be_drawn(tiny_model):

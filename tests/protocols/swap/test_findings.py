@@ -24,10 +24,12 @@ from tests.protocols.swap.simulated import (
     statements,
 )
 from tests.running.small_sweeps import sweep
+from tests.tiers import fast
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", ["normal", "shared level", "curve sparse"])
+@pytest.mark.parametrize(
+    "world", fast((), ("normal", "shared level", "curve sparse"), slow=("curve sparse",))
+)
 def test_few_sweeps_without_an_effect_claim_a_layer(world):
     """Pointwise intervals would name one in most; the band over all anchors and layers in about one
     of twenty.
