@@ -62,7 +62,7 @@ test-all: $(ALL) test-tl4  ## the slow tests: wheel in an empty environment, exa
 	@# One process more than cores: many of these tests wait for browsers, Ray or a disk.
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "slow and not exhaustive" -n 3 --dist worksteal
 
-test-exhaustive: $(DEV)  ## further families, functions and faults of kinds that the slow tests have; simulations (an hour or two on two cores)
+test-exhaustive: $(ALL)  ## further families, functions and faults of kinds that the slow tests have; simulations (an hour or two on two cores)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q -m exhaustive -n 2 --dist worksteal --timeout 7200
 
 $(TL4)/.installed: pyproject.toml constraints-tl4.txt | $(PY)

@@ -280,7 +280,7 @@ def _title(heading: str, panels: Sequence[Panel], *, has_own_scales: bool) -> st
     if any(panel.grid.stands.any() for panel in panels):
         marks.append("outlined: cells that stand")
     if any(panel.has_differing_tokens() for panel in panels):
-        marks.append(f"{DIFFERENT}: tokens that differ between pairs")
+        marks.append(f"{DIFFERENT} (k): position k, whose token differs between pairs")
     if any(_has_gaps(panel) for panel in panels):
         marks.append("grey: not measured")
     if has_own_scales:
@@ -321,7 +321,9 @@ def _caption(panels: Sequence[Panel], quantity: str, control: str, *, has_own_sc
             " control."
         )
     if any(panel.has_differing_tokens() for panel in panels):
-        parts.append(f"{DIFFERENT}: tokens that differ between the pairs of the mean.")
+        parts.append(
+            f"{DIFFERENT} (k): position k, whose token differs between the pairs of the mean."
+        )
     if any(_has_gaps(panel) for panel in panels):
         parts.append("Grey: not measured.")
     notes = dict.fromkeys(panel.grid.note for panel in panels if panel.grid.note)

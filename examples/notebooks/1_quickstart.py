@@ -12,7 +12,7 @@
 # # Quickstart
 #
 # This notebook measures, layer by layer, whether the probability of an answer depends on the *question's words* or on
-# the *position that predicts the answer*. It uses SmolLM2-135M and takes about a minute on two processor cores. You
+# the *position that predicts the answer*. It uses SmolLM2-135M and takes one to three minutes on two processor cores. You
 # need `pip install .` in a clone of anchorlens. The model is downloaded once; the questions are included.
 #
 # For clean and corrupted prompts open `6_patching`. If you use `transformer_lens.patching`, read

@@ -102,8 +102,11 @@ def test_the_title_names_model_data_set_and_metric_and_explains_the_star():
     assert ">gpt2 on cats; mean over 12 groups of pairs<" in title
     assert ">outlined: cells that stand<" in title
     stars = Result(first="*")
-    assert "*: tokens that differ between pairs" in plot_grids([stars]).layout.title.text
-    assert "*:" not in plot_grids([stars], pair="a").layout.title.text
+    assert (
+        "* (k): position k, whose token differs between pairs"
+        in plot_grids([stars]).layout.title.text
+    )
+    assert "* (k)" not in plot_grids([stars], pair="a").layout.title.text
     assert plot_grids([stars]).layout.xaxis.ticktext[0] == "* (0)"
 
 

@@ -132,24 +132,25 @@ class EdgeResult(PatchResult):
             control: Whether to add the effect of the control and the difference from it.
 
         Returns:
-            ``edge place sender receiver effect sim_low sim_high stands n``, where measured
-            ``other_pair`` and ``effect_minus_control``; effects in :attr:`unit`, with bands that
-            are simultaneous over all edges.
+            ``edge effect sim_low sim_high stands n``, where measured ``other_pair`` and
+            ``effect_minus_control``, and ``place sender receiver``; effects in :attr:`unit`, with
+            bands that are simultaneous over all edges.
         """
         curves = self.curves(all_columns=True, controls=True)
         own = curves[curves["control"] == "none"].set_index("anchor")
-        out = own[["effect", "sim_low", "sim_high", "n"]].copy()
-        standing = self._standing()
-        out["stands"] = out.index.isin([anchor for anchor, _ in standing])
+        out = own[["effect", "sim_low", "sim_high"]].copy()
+        out["stands"] = out.index.isin([anchor for anchor, _ in self._standing()])
+        out["n"] = own["n"]
         if control and "other_pair" in self.controls:
             other = curves[curves["control"] == "other_pair"].set_index("anchor")["effect"]
             out["other_pair"] = other.reindex(out.index)
             out["effect_minus_control"] = out["effect"] - out["other_pair"]
         names = [split_anchor(anchor)[0] for anchor in out.index]
+        # A terminal of 80 columns shows the first and the last ones.
         out.insert(0, "edge", names)
-        out.insert(1, "place", [_place_of(anchor) for anchor in out.index])
-        out.insert(2, "sender", [split_edge(name)[0] for name in names])
-        out.insert(3, "receiver", [split_edge(name)[1] for name in names])
+        out["place"] = [_place_of(anchor) for anchor in out.index]
+        out["sender"] = [split_edge(name)[0] for name in names]
+        out["receiver"] = [split_edge(name)[1] for name in names]
         order = np.argsort(-out["effect"].abs().to_numpy(), kind="stable")
         return out.iloc[order[:top]].reset_index(drop=True)
 
