@@ -3,6 +3,7 @@ the direction of ``norm_matched``.
 """
 
 import re
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -112,6 +113,18 @@ def test_nothing_is_claimed_against_a_control_that_no_pair_has(tiny_model, proto
     assert not found.findings.claims
     if protocol == "patch":
         assert measure("norm_matched").findings.claims
+
+
+@pytest.mark.parametrize("by", ["position", "layer"])
+def test_prompts_of_several_lengths_are_named_before_anything_is_measured(tiny_model, by):
+    """A mean at a position needs one length: it was said after the measurement."""
+    longer = {"id": "long", "clean": "b of g and h is", "corrupted": "b of i and h is"}
+    pairs = load_pairs([*MANY[:2], {**longer, "answer": " b", "wrong": " x"}])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        patch_sweep(tiny_model("gpt2"), pairs, by=by, layers=[1], **OPTIONS)
+    said = [str(one.message) for one in caught if "different numbers of positions" in str(one)]
+    assert len(said) == (by == "position")
 
 
 def test_without_templates_the_verdict_says_that_another_template_may_be_drawn(tiny_model):
