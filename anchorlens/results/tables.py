@@ -108,6 +108,8 @@ def examples_frame(
 def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     """Return the dropped rows of a sweep with their reasons."""
     gone = examples[examples["role"] == "dropped"]
+    if gone.empty:
+        return ()
     names = ["example_id", "dataset", "question", "answer", "drop_reason", "drop_detail"]
     fields = [name.removeprefix("drop_") for name in names]
     rows = gone[names].itertuples(index=False, name=None)

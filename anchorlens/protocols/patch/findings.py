@@ -20,10 +20,10 @@ from anchorlens.protocols.patch.placements import OTHER_PAIR
 from anchorlens.protocols.patch.standing_cells import (
     Cell,
     Facts,
+    controls_without_pairs,
     facts_of,
     p_values_of,
     statuses_of,
-    unmeasured_controls,
 )
 from anchorlens.results.clusters_text import cluster_note
 from anchorlens.results.estimates import (
@@ -301,7 +301,7 @@ def _without_claim(grid: _Grid, groups: int, best: Cell) -> tuple[str, str]:
         return DESCRIPTION, f"{which} values without bands: nothing is claimed."
     if not result.controls:
         return DESCRIPTION, "No control was measured, so nothing is claimed."
-    lacking = unmeasured_controls(grid.contrasts, result.controls)
+    lacking = controls_without_pairs(grid.contrasts, result.controls)
     if lacking:
         return DESCRIPTION, f"Nothing is claimed: no pair has the control {' or '.join(lacking)}."
     sentence = f"No {result.cell_word} stands against {' and '.join(result.controls)}."

@@ -265,7 +265,7 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
         partner_of=draw.pick_partner,
         directions_of=draw.pick_directions,
     )
-    _warn_of_what_cannot_be_said(spec, made, controls, control_counts)
+    _warn_of_limits(spec, made, controls, control_counts)
     return PatchInputs(
         dropped=tuple(dropped),
         trial=made[0].target.ids,
@@ -279,7 +279,7 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
     )
 
 
-def _warn_of_what_cannot_be_said(
+def _warn_of_limits(
     spec: PairSpecification,
     pairs: Sequence[PatchPair],
     controls: Sequence[str],

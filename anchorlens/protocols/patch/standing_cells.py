@@ -63,7 +63,7 @@ def facts_of(contrasts: pd.DataFrame, quantity: str, control: str) -> Facts:
     return facts
 
 
-def unmeasured_controls(contrasts: pd.DataFrame, controls: Sequence[str]) -> list[str]:
+def controls_without_pairs(contrasts: pd.DataFrame, controls: Sequence[str]) -> list[str]:
     """Return the controls that were asked for and that no pair has."""
     measured = set(contrasts.loc[contrasts["quantity"] == LESS_CONTROL, "control"])
     return [control for control in controls if control not in measured]

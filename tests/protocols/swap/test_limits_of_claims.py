@@ -101,10 +101,27 @@ def test_below_twenty_questions_nothing_is_claimed(effect):
     assert statements(result) == {
         (anchor, null, "too few questions"): set() for anchor in effect.anchors for null in NULLS
     }
-    assert (
-        result.verdict
-        == "Nothing is claimed: swap and null can be compared in 19 questions, but 20 are needed."
+    few_are_told = (
+        "Nothing is claimed: swap and null can be compared in 19 questions, but 20 are needed. Use"
+        " more questions (a larger limit= or another set)."
     )
+    assert result.verdict == few_are_told
+    gone = {
+        "drop_reason": "no_donor",
+        "drop_detail": "",
+        "dataset": "",
+        "question": "",
+        "answer": "",
+    }
+    inputs = pd.concat(
+        [
+            result.examples(all_columns=True),
+            pd.DataFrame([{"role": "dropped", "example_id": f"x{i}", **gone} for i in range(3)]),
+        ]
+    )
+    cure = " 3 rows have no donor; donors='random' or align='last' finds some."
+    assert changed(effect, few, examples=inputs).verdict == few_are_told + cure
+    assert "align" not in changed(effect, few, examples=inputs, align="last").verdict
 
 
 @pytest.mark.parametrize(
