@@ -98,7 +98,12 @@ def make_sweep_function(
                 loaded = protocol.source.load(data, one.seed)
                 return [(protocol, model, loaded, single) for single in each]
 
-            outcome = run_steps(prepare, [model], Loading(), out, done=Outcome(0, None), **given)
+            outcome = Outcome(0, None)
+            try:
+                run_steps(prepare, [model], Loading(), out, done=outcome, **given)
+            except KeyboardInterrupt:
+                # What is kept, in place of the thirty lines of where it stopped.
+                raise KeyboardInterrupt(f"Stopped. {outcome.kept}") from None
             if outcome.job is not None and out is not None:
                 return status_of(out)
             if len(each) > 1:

@@ -106,7 +106,7 @@ def whole(tiny_model, tmp_path_factory):
 
 def stopped(sweep, out, **more):
     patch = interrupt(2)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. 2 shards are kept in .* Continue"):
         sweep(out=out, **more)
     patch.undo()
     assert (shards_in(parts_of(out)), out.exists()) == (2, False)
