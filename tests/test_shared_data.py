@@ -85,6 +85,7 @@ def test_every_row_is_measured_or_dropped_with_a_reason(run):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.shared_data
 def test_plain_hugging_face_hooks_agree_on_eight_rows(run):
     """Two rows of each set, every measured layer, anchor and control: max |difference| 0.01
