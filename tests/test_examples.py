@@ -56,6 +56,7 @@ def test_the_shell_line_of_the_readme_gives_the_numbers_of_its_python_and_of_its
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_swap_in_ten_lines(monkeypatch, tmp_path):
     code = [
         line
