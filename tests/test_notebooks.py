@@ -110,8 +110,8 @@ def test_the_install_line_has_what_a_notebook_imports(name):
     assert used <= known
 
 
-# Those of one's own questions, of patching and of edges; the workflow of every week runs all.
-@pytest.mark.parametrize("name", fast((), NAMES, slow=[n for n in NAMES if n[0] in "467"]))
+# Those of one's own questions and of patching; the workflow of every week runs all.
+@pytest.mark.parametrize("name", fast((), NAMES, slow=[n for n in NAMES if n[0] in "46"]))
 def test_a_notebook_runs(name, tmp_path):
     """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is
     stored.
