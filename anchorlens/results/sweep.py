@@ -395,7 +395,8 @@ class SweepResult:
         """Findings as data: statements with quantity, layers, value, interval and status."""
         if "findings" not in self._memo:
             found = self.protocol.findings(self)
-            if self.is_quick:
+            # Without a mean over prompts of several lengths there is no curve to look at.
+            if self.is_quick and not self.curves(all_columns=True).empty:
                 found = quick_findings(
                     self.record,
                     self.layers,

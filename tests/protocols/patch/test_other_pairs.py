@@ -125,6 +125,8 @@ def test_prompts_of_several_lengths_are_named_before_anything_is_measured(tiny_m
         patch_sweep(tiny_model("gpt2"), pairs, by=by, layers=[1], **OPTIONS)
     said = [str(one.message) for one in caught if "different numbers of positions" in str(one)]
     assert len(said) == (by == "position")
+    quick = patch_sweep(tiny_model("gpt2"), pairs, by=by, quick=True, progress=False)
+    assert quick.verdict.startswith("Nothing" if by == "position" else "Quick look")
 
 
 def test_without_templates_the_verdict_says_that_another_template_may_be_drawn(tiny_model):
