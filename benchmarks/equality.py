@@ -6,7 +6,8 @@ set (SmolLM2-135M, float32).
     # popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl of a directory
     python benchmarks/equality.py --data DIR
 
-Measures both anchors and their nulls at every layer, with one random donor per question. Prints one
+Measures both anchors and their nulls, with one random donor per question, at every layer or at those
+of --layers. Prints one
 JSON line per data set. Exit code 1 if a cell differs by more than 0.001 percentage points.
 """
 
@@ -39,9 +40,12 @@ def main() -> None:
     parser.add_argument(
         "--questions", type=int, default=32, help="measured questions per set (default: 32)"
     )
+    parser.add_argument("--layers", default="all", help="all, or numbers: 0,10,29 (default: all)")
     parser.add_argument("--prompt", default="qa", help="qa, fewshot(k) or chat (default: qa)")
     args = parser.parse_args()
     model = al.load_model("smollm2-135m-instruct", device="cpu")
+    every = range(model.cfg.n_layers)
+    layers = list(every) if args.layers == "all" else [int(n) for n in args.layers.split(",")]
     worst = 0.0
     for name in args.sets.split(","):
         data = (
@@ -58,15 +62,15 @@ def main() -> None:
             "progress": sys.stderr.isatty(),
         }
         # A sweep of one layer shows which questions can be measured.
-        able = al.swap_sweep(model, data, layers=[model.cfg.n_layers - 1], **options).example_ids[
-            : args.questions
-        ]
+        able = al.swap_sweep(model, data, layers=[every[-1]], **options).example_ids[: args.questions]
         data = replace(data, examples=tuple(e for e in data.examples if e.example_id in able))
         frames, seconds = [], []
         for engine in ("cone", "reference"):
             started = time.perf_counter()
             frames.append(
-                al.swap_sweep(model, data, engine=engine, **options).samples().set_index(CELL)
+                al.swap_sweep(model, data, layers=layers, engine=engine, **options)
+                .samples()
+                .set_index(CELL)
             )
             seconds.append(time.perf_counter() - started)
         cone, reference = frames
