@@ -60,10 +60,13 @@ def escape_hidden_json(text: str) -> str:
 
 
 def short_repr(value: object) -> str:
-    """Return the repr of a value if it is short, else its number of values or its type.
+    """Return the repr of a value if it is short, else the ends of a text, the number of values or
+    the type.
 
     >>> short_repr("3"), short_repr(open)
     ("'3'", 'a builtin_function_or_method')
+    >>> short_repr("a/long/directory/" * 10 + "pairs.csv")
+    "'a/long/directory/a/long/direct…ong/directory/pairs.csv'"
     """
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -74,6 +77,8 @@ def short_repr(value: object) -> str:
         if isinstance(value, tuple | list | range):
             first = ", ".join(map(repr, value[:3]))
             return f"{len(value)} values" + (f" ({first}, ...)" if len(first) <= _LONGEST else "")
+        if isinstance(value, str):
+            return repr(f"{value[:30]}…{value[-23:]}")
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
@@ -132,3 +137,14 @@ def minus(text: str) -> str:
     '−9.7 [−19.3, +1.1] at layers 3-8'
     """
     return _NEGATIVE.sub("\N{MINUS SIGN}", text)
+
+
+def three_digits(value: float, *, sign: bool = True) -> str:
+    """Return a number with three significant digits, also where the last ones are 0.
+
+    >>> [three_digits(value) for value in (16.2, 16.0, 1234.5, -0.05)]
+    ['+16.2', '+16.0', '+1.23e+03', '-0.0500']
+    >>> three_digits(5, sign=False)
+    '5.00'
+    """
+    return f"{value:{'+' if sign else ''}#.3g}".rstrip(".")

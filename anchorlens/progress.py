@@ -2,6 +2,8 @@
 seconds. Work without a count, such as loading a model, is named after two seconds.
 """
 
+import os
+import shutil
 import sys
 import threading
 import time
@@ -43,7 +45,7 @@ class Waiting:
         self._label = escape_hidden(label)
         self._stream = sys.stderr
         self._in_place = is_in_place()
-        self._interval = _CLOCK if _has_stream() and sys.stderr.isatty() else _SECONDS
+        self._interval = _CLOCK if _is_terminal() else _SECONDS
         self._start = time.monotonic()
         silent = 0.0 if since is None else self._start - since
         self._first_pause = max(0.0, _SILENCE - silent)
@@ -93,7 +95,7 @@ class Waiting:
                 file=self._stream,
                 bar_format="{desc}: {elapsed} spent",
                 leave=False,
-                dynamic_ncols=True,
+                **_size(),
                 delay=1e-9,  # else it is written before its start is set back
             )
             self._clock.start_t -= time.monotonic() - self._start
@@ -117,6 +119,10 @@ def is_in_place() -> bool:
     # A script that imports ipykernel, as nbclient does, is no notebook.
     is_notebook = type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
     return is_notebook or sys.stderr.isatty()
+
+
+def _is_terminal() -> bool:
+    return _has_stream() and sys.stderr.isatty()
 
 
 def _has_stream() -> bool:
@@ -160,17 +166,22 @@ class Progress:
         self.total = total
         self.unit = unit
         self.done = 0.0
+        self.phase = ""
         self._unit = unit
         self._in_place = is_in_place()
         # A bar in a pipe writes nothing while a batch is measured, which can take a minute.
         self._waiting = Waiting(label, show=show and not self._in_place, since=since)
         self._bar: Any = None
+        self._ended = threading.Event()
+        self._clock: threading.Thread | None = None
         if show:
             from tqdm import auto, std
 
             shown = {"total": total, "desc": escape_hidden(label), "unit": unit, "smoothing": 0}
             if self._in_place:
-                self._bar = auto.tqdm(**shown, unit_scale=True, dynamic_ncols=True)
+                self._bar = auto.tqdm(**shown, unit_scale=True, **_size())
+                self._clock = threading.Thread(target=self._show_time, name="clock", daemon=True)
+                self._clock.start()
             else:
                 self._bar = std.tqdm(
                     **shown,
@@ -189,7 +200,7 @@ class Progress:
             if not self._in_place and self.done >= _TOO_EARLY * self.total:
                 self._bar.bar_format = _LINE_WITH_REST
             self._bar.update(step)
-            self._waiting.done = f"{self.done / self.total:.0%} of {self.total:,.0f} {self._unit}s"
+            self._tell_waiting()
 
     def skip(self, work: float) -> None:
         """Add work that was finished earlier; it does not count in the rate."""
@@ -201,14 +212,50 @@ class Progress:
 
     def enter(self, phase: str) -> None:
         """Name the current phase, such as ``checks``; empty for the counted work."""
+        if phase == self.phase:
+            return
+        self.phase = phase
         if self._bar is not None:
             self._bar.set_postfix_str(phase, refresh=self._in_place)
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        done = f"{self.done / self.total:.0%} of {self.total:,.0f} {self._unit}s"
+        self._waiting.done = ", ".join(filter(None, [done, self.phase]))
+
+    def _show_time(self) -> None:
+        """Renew the bar while nothing is counted: a clock that stands still looks like a program
+        that hangs.
+        """
+        while not self._ended.wait(_CLOCK if _is_terminal() else _SECONDS):
+            try:
+                if time.time() - self._bar.last_print_t >= _CLOCK:
+                    self._bar.refresh()
+            except (OSError, ValueError):  # the stream was closed; the work goes on
+                return
 
     def close(self) -> None:
         """End the display."""
         self._waiting.close()
+        self._ended.set()
+        if self._clock is not None:
+            self._clock.join()
         if self._bar is not None:
             self._bar.close()
+
+
+def _size() -> dict[str, Any]:
+    """Return the options of ``tqdm`` for the size of the terminal; one that states no size, as of
+    some containers and editors, would have an empty bar.
+    """
+    try:
+        states_size = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except (OSError, ValueError):  # a notebook, or a stream without a file
+        states_size = True
+    if states_size:
+        return {"dynamic_ncols": True}
+    usual = shutil.get_terminal_size()
+    return {"ncols": usual.columns, "nrows": usual.lines}
 
 
 class _Lines:

@@ -135,28 +135,31 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
     ("change", "message"),
     [
         (["knockout", "--donors", "random"], "No such option '--donors'"),
-        (["knockout", "--edges", "exact_question"], "(--edges)"),
-        (["knockout", "--readout", "first_token"], "(--readout)"),
-        (["knockout", "--layers", "0,0"], "(--layers)"),
+        (["knockout", "--edges", "exact_question"], "--edges exact_question: must be"),
+        (["knockout", "--readout", "first_token"], "Unknown --readout first_token. Known"),
+        (["knockout", "--layers", "0,0"], "--layers 0,0 must be different whole numbers"),
         (
             ["--anchors", "exact_questoin"],
             "Unknown anchor 'exact_questoin'. Did you mean 'exact_question'",
         ),
-        (["--readout", "first_tokens"], "Did you mean 'first_token'? (--readout)"),
-        (["--engine", "cones"], "Did you mean 'cone'? (--engine)"),
+        (
+            ["--readout", "first_tokens"],
+            "Unknown --readout first_tokens. Did you mean 'first_token'?",
+        ),
+        (["--engine", "cones"], "Unknown --engine cones. Did you mean 'cone'?"),
         (
             ["--layers", "0-9"],
-            "the model has 3 layers; 3 is the first that it lacks. Give numbers from -3 to 2."
-            " (--layers)",
+            "--layers 0,1,2,3,4,5,6,7,8,9: the model has 3 layers; 3 is the first that it lacks."
+            " Give numbers from -3 to 2.",
         ),
-        (["--layers", "a"], "(--layers)"),
+        (["--layers", "a"], "--layers a is invalid"),
         (["--n-donors", "2.5"], "'--n-donors': '2.5' is not a valid integer"),
-        (["--n-spot-checks", "-1"], "(--n-spot-checks)"),
-        (["--max-memory", "lots"], "(--max-memory)"),
+        (["--n-spot-checks", "-1"], "--n-spot-checks -1 must be at least 0"),
+        (["--max-memory", "lots"], "--max-memory lots is invalid"),
         (["--max-memory", "1MB"], "with the smallest batches this sweep needs about"),
         (
             ["--donors", "zero", "--direction", "denoising"],
-            "(--donors 'same_relation', --direction)",
+            "--direction denoising needs donor rows. Use --donors same_relation or",
         ),
         (["--limit", "0"], "must be an integer >= 1"),
         (["--limit", "x"], "'x' is not a valid integer"),
@@ -164,16 +167,16 @@ def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questi
         (["--data-file", "nothing.jsonl"], "--data-file: 2 files for 1 data set"),
         (["--columns", "question"], "question=q,answers=gold"),
         (["--modle", "x"], "No such option"),
-        (["--prompt", "few"], "prompt='few': unknown"),
+        (["--prompt", "few"], "--prompt few: unknown"),
         (["--add-bos", "maybe"], "'maybe' is not a valid boolean"),
         (["--device", "tpu"], "tpu"),
-        (["--n-devices", "2"], "(--n-devices, --device)"),
+        (["--n-devices", "2"], "--n-devices 2: needs CUDA devices, and --device cpu is none"),
         (["--dtype", "float13"], "float13"),
         (["--readout", "prob"], "Did you mean 'probe'"),
         (["--edges", "exact_question -> later"], "No such option '--edges'."),
-        (["--workers", "2"], "(--workers, --executor)"),
-        (["--executor", "dask"], "executor='dask' must be 'ray'"),
-        (["--job", "4/3"], "job='4/3' is no job"),
+        (["--workers", "2"], "--workers needs --executor ray"),
+        (["--executor", "dask"], "--executor dask must be 'ray'"),
+        (["--job", "4/3"], "--job 4/3 is no job"),
         (["--model", "llama-3.2-1b"], "Did you mean 'meta-llama/Llama-3.2-1B'?"),
         (["--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["--config", "limitt = 3\n"], "'limitt'. Did you mean 'limit'"),
@@ -214,20 +217,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--job", "nonsense"], "job='nonsense' is no job"),
-        (["--job", "1/2", "--overwrite"], "overwrite=True and job= contradict each other"),
-        (["--resume", "--restart"], "resume=True and restart=True contradict each other"),
-        (["--executor", "dask"], "executor='dask' must be 'ray'"),
+        (["--job", "nonsense"], "--job nonsense is no job"),
+        (["--job", "1/2", "--overwrite"], "--overwrite and --job contradict each other"),
+        (["--resume", "--restart"], "--resume and --restart contradict each other"),
+        (["--executor", "dask"], "--executor dask must be 'ray'"),
         (
             ["--executor", "ray", "--address", "::::"],
-            "address='::::' must be 'auto' or 'host:port'",
+            "--address :::: must be 'auto' or 'host:port'",
         ),
-        (["--executor", "ray", "--workers", "0"], "workers=0 must be a whole number of at least 1"),
+        (
+            ["--executor", "ray", "--workers", "0"],
+            "--workers 0 must be a whole number of at least 1",
+        ),
         (
             ["--executor", "ray", "--gpus-per-worker", "1.5"],
-            "gpus_per_worker=1.5 must be a whole number of GPUs",
+            "--gpus-per-worker 1.5 must be a whole number of GPUs",
         ),
-        (["--address", "a:1"], "address= needs executor='ray'"),
+        (["--address", "a:1"], "--address needs --executor ray"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(
@@ -272,7 +278,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(
                 "--out",
                 "{tmp}/r",
             ],
-            "Check the path. (--pairs)",
+            "a.csv. Check the path.",
         ),
         (["run"], "Missing argument 'STUDY.toml'"),
         (["figure", "{tmp}", "--out", "{tmp}/f.html"], "is not a run: it has no run.json"),
@@ -293,9 +299,7 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, plain_figure, 
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
     started = time.monotonic()
     said = here(capsys, *args, "--out", tmp_path / "a", code=2).err
-    assert said.endswith(
-        "already holds a run. Choose another path, or give overwrite=True. (--overwrite)\n"
-    )
+    assert said.endswith("already holds a run. Choose another path, or give --overwrite.\n")
     assert time.monotonic() - started < 2
     assert (tmp_path / "a" / "samples.parquet").read_bytes() == before
     # The old run stays until there is something in its place.
@@ -336,7 +340,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figur
         code=1,
     ).err
     assert "No row is left to measure in lonely. Dropped: no_donor 1" in err
-    assert "(--donors 'random')" in err
+    assert "or --donors random." in err
     assert err.count("No row is left") == 1
     assert "1 of 2 sweeps had no row; the others are saved." in err
     assert set(pd.read_parquet(out / "samples.parquet")["dataset"]) == {"mine"}
@@ -640,15 +644,32 @@ def test_compare_prints_the_table_and_draws_the_difference(capsys, args, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "shell"),
+    ("text", "arguments", "said"),
     [
-        ("Use prompt='fewshot(2)' or known_only=True.", "prompt", " 'fewshot(2)'"),
-        ("Pass columns={'question': 'q', 'answers': 'a'}.", "columns", " question=q,answers=a"),
-        ("n_devices=2: needs CUDA, and device='cpu' is none.", "device", ""),
-        ("Give overwrite=True.", "overwrite", ""),
+        (
+            "Use prompt='fewshot(2)' or known_only=True.",
+            ["prompt"],
+            "Use --prompt 'fewshot(2)' or --known-only.",
+        ),
+        ("Use prompt='qa'.", ["donors"], "Use --prompt qa. (--donors)"),
+        (
+            "Pass columns={'question': 'q', 'answers': 'a'}.",
+            [],
+            "Pass --columns question=q,answers=a.",
+        ),
+        ("layers=(9,): use a larger limit=.", [], "--layers 9: use a larger --limit."),
+        ("anchors=['subject', 'all']: twice", [], "--anchors subject,all: twice"),
+        ("max_memory=1.5 is invalid", [], "--max-memory 1.5 is invalid"),
+        # No option: a text of the user, a call of Python, None, other names.
+        ("'a limit=3 b' is no answer, limit=3", [], "'a limit=3 b' is no answer, --limit 3"),
+        ("Call al.load_qa(data, limit=5)", [], "Call al.load_qa(data, limit=5) (--limit)"),
+        ("Give limit=None", [], "Give limit=None (--limit)"),
+        ("noise.floor=3 of p=4", [], "noise.floor=3 of p=4"),
+        ("the rows' limit=3", [], "the rows' --limit 3"),
     ],
 )
-def test_a_value_of_an_advice_is_written_as_a_shell_takes_it(text, name, shell):
-    from anchorlens.cli.output import _shell_value
+def test_arguments_of_a_message_are_written_as_a_shell_takes_them(text, arguments, said):
+    from anchorlens.cli.output import with_options
+    from anchorlens.cli.protocol_command import protocol_command
 
-    assert _shell_value(text, name) == shell
+    assert with_options(text, protocol_command("swap"), arguments) == said

@@ -139,14 +139,14 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     given = [*args, "--batch-size", "1", "--out", out]
     err = here(capsys, *given, code=1).err
     patch.undo()
-    assert "Continue with resume=True. (--resume)" in err
+    assert "Continue with --resume." in err
     assert "2 shards are kept in" in err
     told = here(capsys, "status", out).out
     for said in ("stopped", "2 of 5 shards", "swap: llama on mine", "--resume"):
         assert said in told
     err = here(capsys, *given, code=2).err
     assert "unfinished run (2 shards done)" in err
-    assert "(--resume, --restart)" in err
+    assert "Continue it with --resume, or discard it with --restart." in err
     assert (
         "config.seed: 0 before, 3 now"
         in here(capsys, *given, "--resume", "--seed", "3", code=2).err
@@ -283,8 +283,8 @@ def test_workers_from_a_shell(args, tmp_path):
     done = shell(*given, "--out", str(tmp_path / "bad"), *workers, "--layers", "9", env=env, code=2)
     assert (
         done.stderr.splitlines()[-1]
-        == "Error: layers=(9,): the model has 3 layers; 9 is the first that it lacks. Give numbers"
-        " from -3 to 2. (--layers)"
+        == "Error: --layers 9: the model has 3 layers; 9 is the first that it lacks. Give numbers"
+        " from -3 to 2."
     )
     assert not [*tmp_path.glob("bad*")]
 

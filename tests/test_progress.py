@@ -1,8 +1,14 @@
 """Progress: a bar in a terminal, lines in a pipe, nothing if it is turned off."""
 
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -106,6 +112,47 @@ def test_in_a_terminal_it_is_a_bar_that_is_closed_when_the_work_fails(monkeypatc
     assert "\r" in err
     assert "swap:  50%" in err
     assert "checks" in err
+
+
+def test_the_clock_of_a_bar_goes_on_while_nothing_is_counted(monkeypatch, capsys):
+    """The first percentage of a sweep came after 17 s of a bar that stood still."""
+    monkeypatch.setattr("anchorlens.progress._CLOCK", 0.05)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    before = set(threading.enumerate())
+    with progress("swap", 10, "cell", show=True) as bar:
+        bar.enter("clean passes")
+        time.sleep(0.5)
+        bar.enter("")
+        bar.advance(10)
+    err = capsys.readouterr().err
+    assert err.count("0.00/10.0") >= 4
+    assert err.count("clean passes") >= 3
+    assert "10.0/10.0" in err
+    assert set(threading.enumerate()) <= before | {getattr(tqdm.std.tqdm, "monitor", None)}
+
+
+def test_the_phase_is_named_in_a_pipe(clock, monkeypatch, capsys):
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.05)
+    with progress("swap", 10, "cell", show=True) as bar:
+        bar.enter("clean passes")
+        time.sleep(0.3)
+    assert capsys.readouterr().err.startswith("swap: 0% of 10 cells, clean passes, 00:00 spent\n")
+
+
+def test_a_terminal_that_states_no_size_has_a_bar():
+    code = (
+        "import time; from anchorlens.progress import progress, waiting\n"
+        "with progress('swap', 10, 'cell', show=True) as bar:\n    bar.advance(5)\n"
+        "with waiting('loading m', show=True):\n    time.sleep(2.3)"
+    )
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    done = subprocess.Popen([sys.executable, "-c", code], stderr=its, env=environment)
+    assert done.wait() == 0
+    written = os.read(ours, 100_000).decode()
+    assert " 50%|" in written
+    assert "loading m: 00:02 spent" in written
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -5,6 +5,7 @@ import json
 import click
 
 from anchorlens.cli.output import echo, echo_json
+from anchorlens.progress import waiting
 
 
 @click.command(
@@ -72,16 +73,17 @@ def compare_command(
     if out is not None:
         check_kind(out)
         check_place(out)
-    found = compare(
-        first,
-        second,
-        labels=(labels[0], labels[1]) if labels else ("first", "second"),
-        metric=metric,
-        n_resamples=n_resamples,
-        seed=seed,
-    )
-    if out is not None:
-        save_figure(plot_curves(found, metric="difference"), out)
+    with waiting("compare: reading runs and drawing rows anew", show=True):
+        found = compare(
+            first,
+            second,
+            labels=(labels[0], labels[1]) if labels else ("first", "second"),
+            metric=metric,
+            n_resamples=n_resamples,
+            seed=seed,
+        )
+        if out is not None:
+            save_figure(plot_curves(found, metric="difference"), out)
     if as_json:
         rows = json.loads(found.table().to_json(orient="records"))
         echo_json(json.dumps({"labels": found.labels, "figure": out, "rows": rows}))

@@ -7,6 +7,7 @@ import click
 
 from anchorlens.cli.output import echo, echo_json
 from anchorlens.errors import InputError
+from anchorlens.progress import waiting
 
 EPILOG = """\b
 Examples:
@@ -149,14 +150,15 @@ def figure_command(
     for name in ("bands", "contrasts"):
         options[name] = {"all": True, "none": False}.get(options[name], options[name])
     wanted = None if anchors is None else [name.strip() for name in anchors.split(",")]
-    found = results_of(runs)
-    if are_grids(found):
-        figure = plot_heatmap(found, **_heatmap_options(options))
-    else:
-        figure = plot_curves(
-            dict(zip(labels, runs, strict=True)) if labels else found, anchors=wanted, **options
-        )
-    save_figure(figure, out, scale=scale)
+    with waiting("figure: reading runs and drawing", show=True):
+        found = results_of(runs)
+        if are_grids(found):
+            figure = plot_heatmap(found, **_heatmap_options(options))
+        else:
+            figure = plot_curves(
+                dict(zip(labels, runs, strict=True)) if labels else found, anchors=wanted, **options
+            )
+        save_figure(figure, out, scale=scale)
     told = caption_of(figure)
     if as_json:
         echo_json(
@@ -180,7 +182,8 @@ Examples:
 @click.option(
     "--title", default=None, help="Heading of the report; models and data sets if left out."
 )
-def report_command(runs: tuple[str, ...], out: str, title: str | None) -> None:
+@click.option("--quiet", "-q", is_flag=True, help="Do not name work that lasts longer.")
+def report_command(runs: tuple[str, ...], out: str, title: str | None, quiet: bool) -> None:
     """Write an HTML report that needs no network: verdicts, figures, contrasts, dropped rows, every
     example, provenance.
 
@@ -189,5 +192,5 @@ def report_command(runs: tuple[str, ...], out: str, title: str | None) -> None:
     """
     from anchorlens.report.page import save_report
 
-    save_report(list(runs), out, title=title)
+    save_report(list(runs), out, title=title, progress=not quiet)
     echo(f"report  {out}")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from anchorlens.running.run_study import Outcome
 
 
+# ``name=value`` of a message, or a quoted value of the user, which is left as it is.
+_ARGUMENT = re.compile(
+    r"(?<![\w='])'[^']*'"
+    r"|(?<![\w.-])(?P<name>[a-z_]+)="
+    r"(?P<value>'[^']*'|\{[^{}]*\}|[\[(][^\[\]()]*[\])]|\.\.\.|[\w+-]+(?:\.\d+)?|)"
+)
 # Python argument -> name of its option.
 _RENAMED = {"source": "pairs", "path": "data_file", "dataset_name": "dataset", "name": "dataset"}
 
@@ -70,38 +77,74 @@ def describe_os_error(error: OSError) -> str:
 def with_options(
     text: str, command: click.Command | None = None, arguments: Iterable[str] = ()
 ) -> str:
-    """Append the options of the arguments that an error carries or a message writes as ``name=``
-    outside quotes, with the value where the message has one to copy.
+    """Return a message of the Python interface in the words of the command line: arguments that it
+    writes as ``name=value`` become options. Those that cannot be written so, and those that the
+    error carries without naming them, follow in brackets.
 
     If ``command`` is None, use the running command.
+
+    >>> options = [click.Option([name]) for name in ("--layers", "--limit")]
+    >>> command = click.Command("swap", params=options)
+    >>> with_options("layers=[30, 40]: use -3 to 2, or a larger limit=.", command)
+    '--layers 30,40: use -3 to 2, or a larger --limit.'
+    >>> with_options("Call load_qa(data, limit=5).", command, ["layers"])
+    'Call load_qa(data, limit=5). (--limit, --layers)'
     """
     context = click.get_current_context(silent=True)
     params = command.params if command else context.command.params if context else []
-    options = {one.name: one.opts[0] for one in params if isinstance(one, click.Option)}
-    unquoted = re.sub(r"(?<!\w)'[^']*'", "", text)
-    # What is to be left out ("without quick=True") is no option to give.
-    named = [*arguments, *re.findall(r"(?<!without )\b([a-z_]+)=", unquoted)]
-    names = dict.fromkeys(_RENAMED.get(name, name) for name in named)
-    found = [options[name] + _shell_value(text, name) for name in names if name in options]
-    return f"{text} ({', '.join(found)})" if found else text
+    options = {one.name or "": one for one in params if isinstance(one, click.Option)}
+    behind: list[str] = []
+
+    def translate(match: re.Match[str]) -> str:
+        name = _RENAMED.get(match["name"] or "", match["name"])
+        option = options.get(name or "")
+        if option is None:
+            return match[0]
+        written = _shell_words(option, match["value"])
+        if not written or _is_in_call(text, match.start()):
+            behind.append(name)
+            return match[0]
+        return written
+
+    said = _ARGUMENT.sub(translate, text)
+    behind += [_RENAMED.get(name, name) for name in arguments]
+    found = [options[name].opts[0] for name in dict.fromkeys(behind) if name in options]
+    missing = [option for option in found if not re.search(rf"{option}(?![\w-])", said)]
+    return f"{said} ({', '.join(missing)})" if missing else said
 
 
-def _shell_value(text: str, name: str) -> str:
-    """Return the value that a message gives an argument, as a shell takes it; empty for none.
+def _is_in_call(text: str, start: int) -> bool:
+    """Return whether a place of a message is within the brackets of a Python call."""
+    opened = text.rfind("(", 0, start)
+    return opened > max(0, text.rfind(")", 0, start)) and text[opened - 1].isalnum()
 
-    >>> _shell_value("Use prompt='fewshot(2)' or known_only=True.", "prompt")
-    " 'fewshot(2)'"
-    >>> _shell_value("Pass columns={'question': '...'}.", "columns")
-    ' question=...'
+
+def _shell_words(option: click.Option, value: str) -> str:
+    """Return an option with a value that is written as in Python, as a shell takes them; empty if
+    there is no such form.
+
+    >>> _shell_words(click.Option(["--prompt"]), "'fewshot(2)'")
+    "--prompt 'fewshot(2)'"
+    >>> _shell_words(click.Option(["--columns"]), "{'question': 'q'}")
+    '--columns question=q'
+    >>> _shell_words(click.Option(["--quick"], is_flag=True), "True")
+    '--quick'
     """
-    advice = re.search(rf"\b(?:[Uu]se|[Pp]ass|[Gg]ive|or) {name}=('[^']*'|{{[^}}]*}})", text)
-    if advice is None:
-        return ""
-    value = advice[1]
+    name = option.opts[0]
+    if not value:
+        return name
+    if option.is_flag:
+        other = option.secondary_opts
+        return {"True": name, "False": other[0] if other else ""}.get(value, "")
     if value.startswith("{"):
         pairs = re.findall(r"'([^']*)': '([^']*)'", value)
-        return " " + ",".join(f"{field}={column}" for field, column in pairs)
-    return f" {value}"
+        return f"{name} {','.join(f'{field}={column}' for field, column in pairs)}" if pairs else ""
+    if value.startswith("'"):
+        return f"{name} {shlex.quote(value[1:-1])}"
+    if value[0] in "[(":
+        items = [item.strip().strip("'") for item in value[1:-1].split(",")]
+        return f"{name} {shlex.quote(','.join(filter(None, items)))}"
+    return "" if value in ("True", "False", "None") else f"{name} {value}"
 
 
 def show_result(result: "SweepResult") -> None:
@@ -124,6 +167,8 @@ def show_result(result: "SweepResult") -> None:
     prompt = result.record["config"].get("prompt")
     prompt = f"prompt {prompt}; " if prompt else ""
     echo(f"{prompt}{len(result.example_ids)} measured rows{splits}; dropped: {gone}{missing}")
+    if result.rounding_note:
+        echo(result.rounding_note)
     if result.verdict:
         echo("\n" + with_options(result.verdict))
     echo("")

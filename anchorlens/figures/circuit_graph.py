@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from anchorlens.display import as_int, minus, short_repr
+from anchorlens.display import as_int, minus, short_repr, three_digits
 from anchorlens.engine.edges.graph import EMBED, LOGITS, Edge, Node
 from anchorlens.errors import InputError
 from anchorlens.figures.circuit_layout import (
@@ -257,10 +257,10 @@ def _hover(circuit: Circuit, edge: Edge, bands: _Bands) -> str:
     effect = _effect(circuit, edge)
     unit = escape(unit_words(circuit.unit), quote=False)
     parts = [f"{edge.sender.name} → {edge.receiver.name}"]
-    parts.append("not measured" if math.isnan(effect) else minus(f"{effect:+.3g} {unit}"))
+    parts.append("not measured" if math.isnan(effect) else minus(f"{three_digits(effect)} {unit}"))
     if edge.name in bands:
         low, high = bands[edge.name]
-        parts.append(minus(f"joint 95 % band: {low:+.3g} to {high:+.3g}"))
+        parts.append(minus(f"joint 95 % band: {three_digits(low)} to {three_digits(high)}"))
     if circuit.stability:
         share = circuit.stability.get(edge, 0.0)
         parts.append(f"selected in {share:.0%} of resamples")

@@ -5,7 +5,7 @@ from html import escape
 import numpy as np
 import plotly.graph_objects as go
 
-from anchorlens.display import minus
+from anchorlens.display import minus, three_digits
 from anchorlens.figures.layout import INK, NOT_MEASURED, UNUSED_BUTTONS
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import in_theme
@@ -139,7 +139,9 @@ def _hover(matrix: EdgeMatrix, unit: str) -> list[list[str]]:
         for j, receiver in enumerate(matrix.receivers):
             value = matrix.values[i, j]
             mark = "<br>stands" if matrix.stands[i, j] else ""
-            row.append(minus(f"{sender} → {receiver}<br>{value:+.3g} {escape(unit)}{mark}"))
+            row.append(
+                minus(f"{sender} → {receiver}<br>{three_digits(value)} {escape(unit)}{mark}")
+            )
         texts.append(row)
     return texts
 

@@ -5,6 +5,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
+from anchorlens.figures.labels import anchor_colours
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.results.example_view import ROLES, Row, example_rows
 from anchorlens.results.sweep import SweepResult
@@ -21,7 +22,6 @@ _DASHES = (
 # A control has the open symbol of its anchor; several controls differ in dash and symbol.
 _CONTROL_DASHES = ("dot", "dashdot", "longdash")
 _CONTROL_SYMBOLS = ("-open", "-open-dot", "-dot")
-_CURVES = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 _WIDTH = 90
 
 
@@ -43,10 +43,14 @@ def plot_example(result: SweepResult, example: str | int) -> go.Figure:
         result.layers,
         [result.id_of(example)],
     )
-    return _figure_of_row(row, result.layers, f"{result.model} on {result.dataset}")
+    colours = anchor_colours(result.dataset, result.protocol.name, result.anchors)
+    heading = f"{result.model} on {result.dataset}"
+    return _figure_of_row(row, result.layers, heading, colours)
 
 
-def _figure_of_row(row: Row, layers: Sequence[int], heading: str) -> go.Figure:
+def _figure_of_row(
+    row: Row, layers: Sequence[int], heading: str, colours: Mapping[str, str]
+) -> go.Figure:
     figure = NotebookFigure()
     anchors = [name for name in row["curves"] if ", " not in name]
     controls = list(dict.fromkeys(name.partition(", ")[2] for name in row["curves"]))
@@ -54,7 +58,7 @@ def _figure_of_row(row: Row, layers: Sequence[int], heading: str) -> go.Figure:
     for name, values in row["curves"].items():
         anchor, _, control = name.partition(", ")
         at = anchors.index(anchor) if anchor in anchors else len(anchors)
-        colour = _CURVES[at % len(_CURVES)]
+        colour = colours.get(anchor, _CONTROL)
         symbol = _SYMBOLS[at % len(_SYMBOLS)]
         dash = _DASHES[at % len(_DASHES)]
         if control:

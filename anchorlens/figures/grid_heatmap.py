@@ -183,10 +183,9 @@ def _slider(steps: Sequence[dict[str, Any]], bottom: int) -> dict[str, Any]:
         "steps": steps,
         "active": 0,
         "pad": {"t": bottom - SLIDER - 18},
-        # The font of the steps is transparent.
         "currentvalue": {"prefix": "Pair: ", "font": {"size": 12, "color": INK}},
         "ticklen": 2,
-        "font": {"size": 9, "color": "rgba(0,0,0,0)"},
+        "font": {"size": 10, "color": INK},
     }
 
 

@@ -146,6 +146,24 @@ def legend_entries(table: pd.DataFrame, hue: str = "curve") -> dict[Key, Entry]:
     return entries
 
 
+def anchor_colours(
+    dataset: str, protocol: str, anchors: Sequence[str], *, beside: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the colour of every anchor's curve, as in a figure of the same sweeps.
+
+    Args:
+        dataset: Data set of the sweep.
+        protocol: Protocol of the sweep.
+        anchors: Anchors of the sweep.
+        beside: Data sets of all sweeps of the figure; colours of sets that are no benchmark depend
+            on their order.
+    """
+    style = dataset_styles([*beside, dataset])[dataset]
+    keys: list[Key] = [(dataset, protocol, anchor, "") for anchor in anchors]
+    looks = _Looks(keys)
+    return {key[2]: looks.anchor(key, style).colour for key in keys}
+
+
 def contrast_entries(entries: Entries) -> dict[Key, Entry]:
     """Return the entry of each contrast by (dataset, protocol, anchor, *settings).
 

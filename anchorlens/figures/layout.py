@@ -15,7 +15,7 @@ from anchorlens.figures.labels import PANEL, Key, Titles
 from anchorlens.results.vocabulary import metric_labels
 
 INK = "#222222"
-NOT_MEASURED = "#e6e6e6"
+NOT_MEASURED = "#c9cdd1"  # apart from the white of a cell without an effect
 """Colour behind cells of a heatmap that were not measured; a value of 0 is nearly white."""
 FRAME: dict[str, Any] = {
     "showline": True,

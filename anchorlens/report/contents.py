@@ -13,6 +13,7 @@ import pandas as pd
 from anchorlens.display import minus
 from anchorlens.errors import AnchorlensError
 from anchorlens.figures import labels
+from anchorlens.figures.palette import lighten
 from anchorlens.protocols.registry import specification_of
 from anchorlens.protocols.specification import tomllib
 from anchorlens.report.glossary import define_words
@@ -79,6 +80,20 @@ def names_of(results: Sequence[SweepResult]) -> list[str]:
     plain = [f"{kind_of(one)}: {one.model} on {one.dataset}" for one in results]
     settings = settings_of(results)
     return [f"{name} ({own})" if own else name for name, own in zip(plain, settings, strict=True)]
+
+
+def colours_of(
+    result: SweepResult, anchors: Sequence[str], sets: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """Return the colours of the anchors' curves, for a light and a dark page.
+
+    Args:
+        result: Sweep.
+        anchors: Its anchors that are shown.
+        sets: Data sets of all sweeps of the page.
+    """
+    found = labels.anchor_colours(result.dataset, result.protocol.name, anchors, beside=sets)
+    return {anchor: (colour, lighten(colour)) for anchor, colour in found.items()}
 
 
 def settings_of(results: Sequence[SweepResult]) -> list[str]:

@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDE = 640, HIGH = 230, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 40;
 // Dashes and underlines, so that colour is not the only cue.
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"], UNDERLINES = ["solid", "dashed", "dotted", "double"];
-const COLOURS = 4;
+const LOOKS = 4;
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -85,8 +85,10 @@ function render({ model, el }) {
     row = model.get("data").rows.find((one) => one.id === model.get("example"));
     names = Object.keys(row.curves);
     let own = 0;
+    const colours = model.get("data").colours;
+    const tint = (name) => (colours[name] ? `light-dark(${colours[name][0]}, ${colours[name][1]})` : "var(--control)");
     looks = new Map(names.filter((name) => !isControl(name)).map((name) => [name,
-      { colour: `var(--c${own % COLOURS})`, tint: `var(--c${own % COLOURS})`, dash: DASHES[own % COLOURS], underline: UNDERLINES[own++ % COLOURS], width: 2.5 }]));
+      { colour: tint(name), tint: tint(name), dash: DASHES[own % LOOKS], underline: UNDERLINES[own++ % LOOKS], width: 2.5 }]));
     // A control's line has the colour of its anchor, thin and dotted; tokens that are changed for a control are grey.
     for (const name of names.filter(isControl)) {
       const colour = looks.get(name.split(", ")[0])?.colour ?? "var(--control)";

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
 from anchorlens.loading.load_run import results_of
-from anchorlens.report.contents import names_of
+from anchorlens.report.contents import colours_of, names_of
 from anchorlens.results.example_view import example_rows
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
@@ -80,7 +80,7 @@ def explore(
 
 
 def contents(sweep: SweepResult) -> dict[str, Any]:
-    """Return ``heading``, ``layers`` and ``rows`` of the explorer as plain values.
+    """Return ``heading``, ``layers``, ``rows`` and ``colours`` of the explorer as plain values.
 
     Rows are those of :func:`~anchorlens.results.example_view.example_rows`, with ``places`` (name
     of a curve -> changed positions, if equal for all donors) and ``answer_tokens`` instead of
@@ -102,7 +102,12 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
         row["places"] = _places(positions, row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])
     (name,) = names_of([sweep])
-    return {"heading": name, "layers": list(sweep.layers), "rows": rows}
+    return {
+        "heading": name,
+        "layers": list(sweep.layers),
+        "rows": rows,
+        "colours": colours_of(sweep, sweep.anchors, [sweep.dataset]),
+    }
 
 
 def _places(

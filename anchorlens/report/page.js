@@ -180,10 +180,10 @@
   async function draw(chart) {
     await ready;
     const look = getComputedStyle(root), colour = (name) => look.getPropertyValue(name).trim();
-    let n = 0;
+    const colours = data.sweeps[chart.row.sweep].colours, own = (name) => colours[name]?.[isDark() ? 1 : 0] ?? colour("--beside");
     const traces = Object.entries(chart.row.curves).map(([name, y]) => ({ x: data.sweeps[chart.row.sweep].layers, y,
       name: name.replaceAll("<", "&lt;"), mode: y.length > 1 ? "lines" : "markers", connectgaps: false, hovertemplate: `layer %{x}: %{y:.${chart.row.unit === "points" ? 1 : 2}f}`,
-      line: isControl(name) ? { color: colour("--beside"), dash: "dot", width: 1.5 } : { color: colour(`--c${n++ % 6}`), width: 2 } }));
+      line: isControl(name) ? { color: colour("--beside"), dash: "dot", width: 1.5 } : { color: own(name), width: 2 } }));
     const axis = { gridcolor: colour("--line"), linecolor: colour("--soft"), fixedrange: true };
     return Plotly.newPlot(chart, traces, { margin: { l: 48, r: 8, t: 8, b: 40 }, height: 250, dragmode: false, showlegend: true,
       font: { size: 12, color: colour("--text"), family: getComputedStyle(document.body).fontFamily },

@@ -20,6 +20,7 @@ from anchorlens.figures.export import CONFIG, PAGES, caption_of, layout_script, 
 from anchorlens.figures.palette import THEMES, in_theme
 from anchorlens.loading.load_run import results_of
 from anchorlens.paths import resolve_path
+from anchorlens.progress import waiting
 from anchorlens.report import contents
 from anchorlens.report.contents import kind_of
 from anchorlens.results.example_view import ROLES, example_rows
@@ -34,6 +35,7 @@ def save_report(
     path: "str | os.PathLike[str]",
     *,
     title: str | None = None,
+    progress: bool = True,
 ) -> Path:
     """Save an HTML report of sweeps.
 
@@ -45,6 +47,7 @@ def save_report(
         runs: Sweeps, or run directories.
         path: File to write, ending with ``.html``; an existing file is replaced.
         title: Heading of the page. If None, models and data sets.
+        progress: Whether to name work that lasts longer than two seconds.
 
     Returns:
         The file, as an absolute path.
@@ -57,7 +60,6 @@ def save_report(
         >>> import anchorlens as al
         >>> al.save_report([sweep, "runs/knockout"], "report.html")  # doctest: +SKIP
     """
-    results = _results(runs)
     target = resolve_path(path, "path", "a file")
     if target.suffix.lower() not in PAGES:
         raise InputError(
@@ -69,7 +71,10 @@ def save_report(
             f"path={str(path)!r}: no directory {target.parent} to write into. Create it first.",
             argument="path",
         )
-    return save_file(target, render(results, title or _title(results)))
+    with waiting("report: reading runs", show=progress):
+        results = _results(runs)
+    with waiting("report: findings, figures and rows", show=progress):
+        return save_file(target, render(results, title or _title(results)))
 
 
 def _results(runs: Any) -> list[SweepResult]:
@@ -104,7 +109,8 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     """Return the HTML page."""
     home = resources.files("anchorlens.report")
     names = contents.names_of(results)
-    data = [_rows_of(*both) for both in zip(results, names, strict=True)]
+    sets = [result.dataset for result in results]
+    data = [_rows_of(*both, sets) for both in zip(results, names, strict=True)]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -155,8 +161,10 @@ def _summary_of(result: SweepResult, name: str) -> dict[str, Any]:
     }
 
 
-def _rows_of(result: SweepResult, name: str) -> dict[str, Any]:
-    """Return the measured rows of one sweep, with tokens and curves, for the page's script."""
+def _rows_of(result: SweepResult, name: str, sets: Sequence[str]) -> dict[str, Any]:
+    """Return the measured rows of one sweep, with tokens, curves and their colours, for the page's
+    script.
+    """
     samples = result.samples(all_columns=True)
     anchors = result.leading_anchors
     rows = example_rows(
@@ -165,7 +173,12 @@ def _rows_of(result: SweepResult, name: str) -> dict[str, Any]:
         anchors,
         result.layers,
     )
-    return {"name": name, "layers": list(result.layers), "rows": rows}
+    return {
+        "name": name,
+        "layers": list(result.layers),
+        "rows": rows,
+        "colours": contents.colours_of(result, anchors, sets),
+    }
 
 
 def _common_name(data: Sequence[dict[str, Any]], key: str, otherwise: str) -> str:

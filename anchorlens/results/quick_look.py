@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
-from anchorlens.display import list_counts
+from anchorlens.display import list_counts, three_digits
 from anchorlens.results.findings import Findings
 from anchorlens.results.low_p import low_p_note
 from anchorlens.results.vocabulary import RowWords, metric_labels
@@ -83,5 +83,5 @@ def _largest_effects(curves: pd.DataFrame) -> list[str]:
     named: list[str] = []
     for row in rows:
         place = " ".join(str(row[name]) for name in names if row[name])
-        named.append(f"{row['effect']:+.3g}{labels.unit} at {place}, layer {row['layer']}")
+        named.append(f"{three_digits(row['effect'])}{labels.unit} at {place}, layer {row['layer']}")
     return [f"Largest {labels.name}: {'; '.join(named)}."]

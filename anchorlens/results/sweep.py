@@ -30,7 +30,7 @@ from anchorlens.results.quick_look import quick_findings
 from anchorlens.results.stored_probes import load_probes
 from anchorlens.results.tables import collect_drops, columns_with_values, for_display
 from anchorlens.results.verdict_html import verdict_html
-from anchorlens.results.vocabulary import leading_labels, row_words
+from anchorlens.results.vocabulary import leading_labels, row_words, unit_words
 from anchorlens.runs.schema import (
     CONTRAST_COLUMNS,
     SAMPLE_COLUMNS,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 # Of a repr: characters of a line, and rows of its table.
 _WIDTH = 100
 _ROWS = 10
+_HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +161,20 @@ class SweepResult:
         """
         floor = self.record.get("noise", {}).get("floor")  # None without spot checks
         return float("nan") if floor is None else float(floor)
+
+    @property
+    def rounding_note(self) -> str:
+        """How much the dtype of a model in half precision changes an effect, in words; empty for
+        other models.
+        """
+        dtype = self.record["model"].get("dtype", "")
+        if dtype not in _HALF or not self.noise_floor > 0:
+            return ""
+        unit = unit_words(self.unit)
+        return (
+            f"{dtype}: rounding changes an effect by up to {self.noise_floor:.2g} {unit}, measured"
+            " between batches of different composition"
+        )
 
     @property
     def model(self) -> str:
@@ -476,6 +491,7 @@ class SweepResult:
             f" {self._describe_array()}"
         )
         lines = [*self.protocol.settings(self).splitlines(), f"dropped: {gone}"]
+        lines += [note for note in [self.rounding_note] if note]
         said = [fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ") for line in lines]
         title, table = self._own_table()
         # No line width: pandas would move the last columns below the others.

@@ -42,6 +42,8 @@ from anchorlens.runs.provenance import command_line, environment, model_record, 
 from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, settings_of
 from anchorlens.warn import warn
 
+# Before the first counted work: clean runs and the first batch, which takes longest.
+_FIRST_PHASE = "clean passes and first batch"
 _OTHER_INPUTS = (
     "Shards of this sweep were measured on other inputs than those drawn here, although model, data"
     " and arguments are the same: generated answers differ between machines. Measure all shards on"
@@ -195,6 +197,7 @@ def _run_shards(
             if stored is not None:
                 keep(number, stored)
                 bar.skip(planned.shards[number])
+        bar.enter(_FIRST_PHASE)
         with closing(
             runner.measure_shards([number for number in mine if number not in kept], bar)
         ) as shards:
@@ -380,6 +383,8 @@ class LocalRunner(Runner):
     def _on_work(self, bar: Progress, work: float) -> None:
         self._heap.look()
         if work:
+            if bar.phase == _FIRST_PHASE:
+                bar.enter("")
             bar.advance(work)
 
     def _spot_checker(self) -> SpotChecker:

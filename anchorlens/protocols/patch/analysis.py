@@ -8,7 +8,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.constants import METRIC_UNITS, PATCH_CONTROLS, UNITS
-from anchorlens.display import join_words
+from anchorlens.display import join_words, three_digits
 from anchorlens.protocols.patch.findings import patch_findings
 from anchorlens.protocols.patch.grid_statistics import SHARE
 from anchorlens.protocols.patch.patch_result import ESTIMATE, PatchResult
@@ -101,18 +101,18 @@ class PatchAnalysis(Analysis):
         effects = summaries["effect"]
         bands: list[str] = []
         for low, high in zip(summaries["sim_low"], summaries["sim_high"], strict=True):
-            bands.append("" if np.isnan(low) else f"[{low:+.3g}, {high:+.3g}]")
+            bands.append("" if np.isnan(low) else f"[{three_digits(low)}, {three_digits(high)}]")
         shown = summaries[["model", "dataset", "anchor", "max_layer"]].rename(
             columns={"dataset": "data set", "anchor": "place", "max_layer": "max layer"}
         )
-        shown["effect"] = effects.map("{:+.3g}".format)
+        shown["effect"] = effects.map(three_digits)
         if any(bands):
             shown["joint 95 %"] = bands
-        shown["recovered"] = summaries[SHARE].map(_format_or_dash("{:.2f}"))
+        shown["recovered"] = summaries[SHARE].map(_format_or_dash("{:.2f}".format))
         for control in PATCH_CONTROLS:
             if not summaries[control].isna().all():
-                shown[control] = summaries[control].map(_format_or_dash("{:+.3g}"))
-        shown["before"] = summaries["value_before"].map("{:.3g}".format)
+                shown[control] = summaries[control].map(_format_or_dash(three_digits))
+        shown["before"] = [three_digits(value, sign=False) for value in summaries["value_before"]]
         shown["n"] = summaries["n"]
         title = f"Largest effect at each place: {join_words(names)}"
         if any(result.is_estimate and result.has_layers for result in results):
@@ -131,14 +131,14 @@ class PatchAnalysis(Analysis):
         )
 
 
-def _format_or_dash(form: str) -> Callable[[float], str]:
+def _format_or_dash(form: Callable[[float], str]) -> Callable[[float], str]:
     """Return a function that formats a number, and a missing one as a dash."""
 
     def to_text(value: float) -> str:
         if np.isnan(value):
             return "-"
-        text = form.format(value)
-        return text if float(text) else form.format(0.0)  # no -0.00
+        text = form(value)
+        return text if float(text) else form(0.0)  # no -0.00
 
     return to_text
 

@@ -1,5 +1,6 @@
 """Metric of a patch sweep: which positions and tokens of a row it reads, and its reader."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.constants import METRIC_UNITS, POINTS, UNITS
-from anchorlens.display import short_repr
+from anchorlens.display import list_counts, short_repr
 from anchorlens.engine.alternatives import AnyAnswerDiffReader, AnyAnswerReader, TokenSets
 from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric, Place
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
@@ -64,6 +65,28 @@ def choose_metric(metric: "str | LogitMetric", answers: Sequence[Answers]) -> "s
         if not any(lacks(name, one) for one in answers):
             return name
     return KL
+
+
+def explain_choice(chosen: "str | LogitMetric", answers: Sequence[Answers]) -> str:
+    """Return why ``auto`` stands for another metric than the answers suggest; empty if it stands
+    for the one that they suggest.
+    """
+    no_answer = [one for one in answers if not one.answer]
+    if chosen == KL and len(no_answer) == len(answers):
+        return (
+            "The pairs have no answers, so the metric is kl: the divergence from the clean run's"
+            " next-token distribution. Give answers (columns={'answer': ...}), or pass metric='kl'."
+        )
+    wanted = LOGPROB if chosen == KL else LOGIT_DIFF
+    reasons = Counter(reason for one in answers if (reason := lacks(wanted, one)))
+    n = reasons.total()
+    if chosen == wanted or n == len(answers):
+        return ""
+    return (
+        f"{n} of {len(answers)} pairs do not allow {wanted} ({list_counts(reasons)}), so the metric"
+        f" of all pairs is {chosen}. Pass metric={wanted!r} to leave those pairs out, or"
+        f" metric={chosen!r} to keep them without this warning."
+    )
 
 
 def lacks(metric: "str | LogitMetric", answers: Answers) -> str:

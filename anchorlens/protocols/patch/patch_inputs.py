@@ -29,6 +29,7 @@ from anchorlens.protocols.patch.metric_reading import (
     MetricReading,
     UnpatchedReads,
     choose_metric,
+    explain_choice,
     find_reads,
     lacks,
     tokens_to_append,
@@ -229,7 +230,10 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
     answers: dict[str, Answers] = {}
     for one in context.pairs:
         answers[one.corrupted.pair.id] = Answers(one.answer, one.wrong, one.any_of)
-    reading = MetricReading(choose_metric(spec.metric, list(answers.values())), answers)
+    metric = choose_metric(spec.metric, list(answers.values()))
+    if spec.metric == AUTO and (why := explain_choice(metric, list(answers.values()))):
+        warn(why)
+    reading = MetricReading(metric, answers)
     if spec.takes_row:
         rows = {one.corrupted.pair.id: one.corrupted.pair.row() for one in context.pairs}
         reading = replace(reading, pair_rows=rows)

@@ -6,6 +6,7 @@ from itertools import chain
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
+from anchorlens.display import three_digits
 from anchorlens.protocols.swap.anchor_contrasts import layers_by_construction
 from anchorlens.protocols.swap.claim_kinds import (
     CLAIM_KINDS,
@@ -350,7 +351,7 @@ def _ranges(left: Mapping[str, Sequence[LayerEstimate]]) -> str:
     for anchor, rest in left.items():
         low = min(fact.sim_low for fact in rest)
         high = max(fact.sim_high for fact in rest)
-        ranges.append(f"between {low:+.3g} and {high:+.3g} at {anchor}")
+        ranges.append(f"between {three_digits(low)} and {three_digits(high)} at {anchor}")
     return join_with_and(ranges)
 
 

@@ -373,10 +373,25 @@ def test_a_wrong_argument_is_named_with_its_cure(tiny_model, options, argument, 
     assert argument in told.value.arguments
 
 
+def test_a_metric_that_few_pairs_decide_is_named(tiny_model):
+    """One pair without a wrong answer changed the metric of all pairs without a word."""
+    *others, last = ROWS
+    rows = [*others, {key: value for key, value in last.items() if key != "wrong"}]
+    options = {"layers": [0], "by": "layer", "controls": "none", "progress": False}
+    with pytest.warns(UserWarning, match="1 of .* pairs do not allow logit_diff") as told:
+        result = patch_sweep(tiny_model("gpt2"), load_pairs(rows), **options)
+    assert result.metric == "logprob"
+    assert len([one for one in told if "do not allow" in str(one.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*do not allow")
+        patch_sweep(tiny_model("gpt2"), load_pairs(rows), metric="logprob", **options)
+
+
 def test_the_metric_follows_from_the_answers_that_the_pairs_have():
     from anchorlens.protocols.patch.metric_reading import (
         Answers,
         choose_metric,
+        explain_choice,
         lacks,
         tokens_to_append,
     )
@@ -387,6 +402,16 @@ def test_the_metric_follows_from_the_answers_that_the_pairs_have():
     assert choose_metric("auto", [both, one]) == "logprob"
     assert choose_metric("auto", [both, none]) == "kl"
     assert choose_metric("prob", [both, none]) == "prob"
+    assert explain_choice("logit_diff", [both, both]) == ""
+    assert explain_choice("logprob", [one, one]) == ""
+    assert explain_choice("logprob", [both, one, one]).startswith(
+        "2 of 3 pairs do not allow logit_diff (no_wrong_answer 2), so the metric of all pairs is"
+        " logprob."
+    )
+    assert explain_choice("kl", [both, none]).startswith(
+        "1 of 2 pairs do not allow logprob (no_answer 1), so the metric of all pairs is kl."
+    )
+    assert explain_choice("kl", [none, none]).startswith("The pairs have no answers")
     assert [lacks("logit_diff", pair) for pair in (both, one, none, same)] == [
         "",
         "no_wrong_answer",
