@@ -62,7 +62,9 @@ def main() -> None:
             "progress": sys.stderr.isatty(),
         }
         # A sweep of one layer shows which questions can be measured.
-        able = al.swap_sweep(model, data, layers=[every[-1]], **options).example_ids[: args.questions]
+        able = al.swap_sweep(model, data, layers=[every[-1]], **options).example_ids[
+            : args.questions
+        ]
         data = replace(data, examples=tuple(e for e in data.examples if e.example_id in able))
         frames, seconds = [], []
         for engine in ("cone", "reference"):

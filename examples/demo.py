@@ -28,7 +28,8 @@ from anchorlens.errors import AnchorlensError
 
 # Two answered questions in front of each question raise P of the answer.
 PROMPT = "fewshot(2)"
-SETS = ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample")
+# Questions of the swap: the model knows at least 20 of them, below which nothing is claimed.
+LIMITS = {"popqa-sample": 42, "triviaqa-sample": 28, "hotpotqa-sample": 34, "nq-sample": 44}
 
 
 def main() -> None:
@@ -44,8 +45,8 @@ def main() -> None:
     parser.add_argument(
         "--limit",
         type=int,
-        default=42,
-        help="questions drawn from each set for the swap (default: 42)",
+        help="questions drawn from each set for the swap (default: 28 to 44, of which the model"
+        " knows at least 20)",
     )
     parser.add_argument(
         "--knockout-limit",
@@ -55,7 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--layers", default="0-28:4", help="layers (default: 0-28:4), or all")
     parser.add_argument(
-        "--sets", nargs="+", default=SETS, help=f"question sets (default: {' '.join(SETS)})"
+        "--sets", nargs="+", default=[*LIMITS], help=f"question sets (default: {' '.join(LIMITS)})"
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -88,7 +89,7 @@ def main() -> None:
     for name in args.sets:
         few, many = (
             al.load_qa(name, limit=limit, seed=args.seed)
-            for limit in (args.limit, args.knockout_limit)
+            for limit in (args.limit or LIMITS.get(name, max(LIMITS.values())), args.knockout_limit)
         )
         began = time.perf_counter()
         keep(

@@ -20,6 +20,8 @@ from anchorlens.report.glossary import define_words
 from anchorlens.results.adjusted_claims import adjust_claims, adjustment_text, claim_rows
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import SweepResult
+from anchorlens.results.vocabulary import metric_name
+from anchorlens.runs.schema import leading_metric
 
 # A TOML list of numbers with one number per line.
 _LINES = re.compile(r"\[\n((?: +-?[\d.]+,\n)+)\]")
@@ -65,7 +67,11 @@ def claims_table(results: Sequence[SweepResult]) -> Table:
 
 def words_of(results: Sequence[SweepResult], captions: Sequence[str]) -> list[tuple[str, str]]:
     """Return the words of findings, tables and captions with one-line definitions."""
-    parts = [*captions, *(result.verdict for result in results)]
+    parts = [*captions]
+    for result in results:
+        samples = result.samples(all_columns=True)
+        head = f"{metric_name(leading_metric(samples))} before"
+        parts += [result.verdict, head, *samples["control"].unique()]
     for table in tables_of(results):
         parts += [table.caption, *table.columns]
         for row in table.rows:
@@ -84,16 +90,16 @@ def names_of(results: Sequence[SweepResult]) -> list[str]:
 
 def colours_of(
     result: SweepResult, anchors: Sequence[str], sets: Sequence[str]
-) -> dict[str, tuple[str, str]]:
+) -> dict[str, list[str]]:
     """Return the colours of the anchors' curves, for a light and a dark page.
 
     Args:
-        result: Sweep.
-        anchors: Its anchors that are shown.
+        result: Sweep of the curves.
+        anchors: Anchors whose curves are drawn.
         sets: Data sets of all sweeps of the page.
     """
     found = labels.anchor_colours(result.dataset, result.protocol.name, anchors, beside=sets)
-    return {anchor: (colour, lighten(colour)) for anchor, colour in found.items()}
+    return {anchor: [colour, lighten(colour)] for anchor, colour in found.items()}
 
 
 def settings_of(results: Sequence[SweepResult]) -> list[str]:

@@ -55,7 +55,11 @@ _TERMS = {
     "edge": "what one sender adds to the residual stream, as one receiver reads it",
     "circuit": "a set of edges; all others carry what another prompt gives",
     "stability": "share of resamples of whole groups that select the edge",
-    "n": "number of questions, or of groups of pairs",
+    "before": "the metric without the change, averaged over the same rows as the effect",
+    "n": (
+        "number of rows of the mean: questions of a swap or knockout; groups of pairs, which share"
+        " a text or a template, of a patch or edge"
+    ),
 }
 _STATUSES = {
     STANDS: "the band excludes 0, also less each control",

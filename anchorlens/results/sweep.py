@@ -164,9 +164,7 @@ class SweepResult:
 
     @property
     def rounding_note(self) -> str:
-        """How much the dtype of a model in half precision changes an effect, in words; empty for
-        other models.
-        """
+        """Sentence on the effect of rounding in bfloat16 or float16; empty for other dtypes."""
         dtype = self.record["model"].get("dtype", "")
         if dtype not in _HALF or not self.noise_floor > 0:
             return ""

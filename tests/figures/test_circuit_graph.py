@@ -81,7 +81,7 @@ def test_opacity_is_the_stability_and_full_without_one():
 def test_hover_names_edge_effect_and_stability():
     figure = plot_circuit(make_circuit(stability={"a4.h3 -> logits": 0.5}))
     assert lines(figure)["a4.h3 -> logits"].hovertemplate == (
-        "a4.h3 → logits<br>−2 logits<br>selected in 50% of resamples<extra></extra>"
+        "a4.h3 → logits<br>−2.00 logits<br>selected in 50% of resamples<extra></extra>"
     )
     assert "resamples" not in lines(plot_circuit(make_circuit()))["embed -> m0"].hovertemplate
     boxes, _ = notes(figure)
@@ -94,7 +94,7 @@ def test_hover_has_the_band_of_an_edge_that_has_one():
     bands = pd.DataFrame({"edge": ["a4.h3 -> logits", "embed -> m0"], **limits})
     figure = plot_circuit(make_circuit(), bands=bands)
     hover = {name: trace.hovertemplate for name, trace in lines(figure).items()}
-    text = "a4.h3 → logits<br>−2 logits<br>joint 95 % band: −3 to +1.5"
+    text = "a4.h3 → logits<br>−2.00 logits<br>joint 95 % band: −3.00 to +1.50"
     assert {name for name, shown in hover.items() if "band" in shown} == {"a4.h3 -> logits"}
     assert hover["a4.h3 -> logits"] == f"{text}<extra></extra>"
     heads = [shown for trace in figure.data for shown in trace.text or ()]

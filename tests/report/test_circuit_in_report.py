@@ -6,7 +6,7 @@ import re
 import pytest
 
 import anchorlens as al
-from anchorlens.display import minus
+from anchorlens.display import minus, three_digits
 from anchorlens.figures.choose_figure import report_figures
 from anchorlens.report.page import render
 from tests.protocols.edges.test_circuit import pairs_of
@@ -60,7 +60,9 @@ def test_the_hover_has_the_band_of_the_table(edges):
     table = edges.table(60).set_index("edge")
     assert table["sim_low"].notna().all()
     for name, row in table.iterrows():
-        band = minus(f"joint 95 % band: {row.sim_low:+.3g} to {row.sim_high:+.3g}")
+        band = minus(
+            f"joint 95 % band: {three_digits(row.sim_low)} to {three_digits(row.sim_high)}"
+        )
         assert band in own[name]["hovertemplate"]
 
 

@@ -14,6 +14,7 @@ from anchorlens.cli.entry import main
 from anchorlens.cli.output import outcome_json, show_claims
 from anchorlens.display import minus
 from anchorlens.errors import InputError, RunError
+from anchorlens.figures.example_figure import plot_example
 from anchorlens.figures.export import save_html
 from anchorlens.report.contents import (
     count_drops,
@@ -427,6 +428,34 @@ def test_the_words_of_a_page_are_defined_on_it_and_no_others(swap, patch):
     page = render([patch], "patch")
     assert "<dt>logit_diff</dt>" in page
     assert "<dt>exact_question</dt>" not in page
+    for word in ("before", *patch.controls):
+        assert f"<dt>{word}</dt>" in page, word
+
+
+def test_the_curves_of_an_example_have_the_colours_of_the_figure(swap):
+    page = render([swap], "one")
+    (figure,) = figures_in(page)
+    of_name = {"Q-Anchored": "exact_question", "A-Anchored": "pre_answer"}
+    drawn = {}
+    for trace in figure["data"]:
+        name = trace.get("name", "").partition(" ")[0]
+        if name in of_name and trace.get("line", {}).get("width", 0) > 1:
+            drawn[of_name[name]] = trace["line"]["color"]
+    (sweep,) = data_in(page)["sweeps"]
+    own = {name: light for name, (light, _) in sweep["colours"].items()}
+    assert own == drawn
+    example = plot_example(swap, swap.example_ids[0])
+    lines = {trace.name: trace.line.color for trace in example.data}
+    assert {name: lines[name] for name in own} == own
+
+
+def test_a_report_names_its_work(swap, tmp_path, monkeypatch, capsys):
+    """`anchorlens report` was silent for 42 s."""
+    monkeypatch.setattr("anchorlens.progress._SILENCE", 0.0)
+    al.save_report(swap, tmp_path / "a.html")
+    assert "report: findings, figures and rows: 00:00 spent" in capsys.readouterr().err
+    al.save_report(swap, tmp_path / "a.html", progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_one_minus_sign_and_significant_digits(swap):
