@@ -6,9 +6,9 @@ set (SmolLM2-135M, float32).
     # popqa.jsonl, triviaqa.jsonl, hotpotqa.jsonl and nq.jsonl of a directory
     python benchmarks/equality.py --data DIR
 
-Measures both anchors and their nulls, with one random donor per question, at every layer or at those
-of --layers. Prints one
-JSON line per data set. Exit code 1 if a cell differs by more than 0.001 percentage points.
+Measures both anchors and their nulls, with one random donor per question, at every layer or at
+those of --layers. Prints one JSON line per data set. Exit code 1 if a cell differs by more than
+0.001 percentage points.
 """
 
 import argparse

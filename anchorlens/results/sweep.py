@@ -507,7 +507,10 @@ class SweepResult:
         what = leading_labels(self._samples).name_in_unit
         about = escape(f"{self.model} on {self.dataset}, n = {len(self.example_ids)}, {what}")
         caption, table = self._own_table()
-        head = f"<p><b>{title[0].upper()}{title[1:]}</b>: {about}<br>{escape(caption)}</p>"
+        rounding = f"<br>{escape(self.rounding_note)}" if self.rounding_note else ""
+        head = (
+            f"<p><b>{title[0].upper()}{title[1:]}</b>: {about}{rounding}<br>{escape(caption)}</p>"
+        )
         rows = table.to_html(index=False, float_format="{:.2f}".format, max_rows=_ROWS)
         return verdict_html(self.findings) + head + minus(rows)
 

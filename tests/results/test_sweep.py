@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import anchorlens as al
 from anchorlens.cli.entry import cli
+from anchorlens.cli.output import show_result
 from anchorlens.errors import InputError
 from anchorlens.results.findings import Findings
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_KEYS, answer_first
@@ -36,6 +37,28 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     assert "<table" in sweep._repr_html_()
     assert "n = 5" in sweep._repr_html_()
     assert sweep._repr_html_().startswith("<p><b>Nothing is claimed")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "floor", "said"),
+    [
+        ("bfloat16", 0.25, "bfloat16: rounding changes an effect by up to 0.25 points, measured"),
+        ("bfloat16", 0.0, ""),
+        ("bfloat16", None, ""),
+        ("float32", 0.25, ""),
+    ],
+)
+def test_a_sweep_in_half_precision_names_its_rounding(sweep, capsys, dtype, floor, said):
+    record = sweep.record | {
+        "model": sweep.record["model"] | {"dtype": dtype},
+        "noise": {"floor": floor},
+    }
+    half = replace(sweep, record=record, _memo={})
+    show_result(half)
+    printed = capsys.readouterr().out
+    for text in (half.rounding_note, repr(half), half._repr_html_(), printed):
+        assert said in text
+        assert said or "rounding" not in text
 
 
 def test_the_verdict_in_a_notebook_is_a_table_with_the_cells_of_the_text(sweep):
