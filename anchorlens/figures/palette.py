@@ -193,3 +193,30 @@ def lighten(colour: str) -> str:
     """
     hue, light, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb_of(colour)))
     return hex_of(colorsys.hls_to_rgb(hue, max(light, _DARKEST), saturation))
+
+
+def darken(colour: str, contrast: float = 3.0) -> str:
+    """Return ``colour`` in the same hue, dark enough for thin lines on white: the ratio of WCAG 2
+    is at least ``contrast``.
+
+    >>> darken("#ff7f0e"), darken("#1f77b4")
+    ('#f77500', '#1f77b4')
+    """
+    hue, light, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb_of(colour)))
+    while 1.05 / (luminance(colour) + 0.05) < contrast:
+        light -= 0.01
+        colour = hex_of(colorsys.hls_to_rgb(hue, light, saturation))
+    return colour
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of WCAG 2, in [0, 1].
+
+    >>> luminance("#ffffff"), luminance("#000000")
+    (1.0, 0.0)
+    """
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (value / 255 for value in rgb_of(colour))
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlens.display import as_int, short_repr
 from anchorlens.errors import InputError
+from anchorlens.figures.palette import darken
 from anchorlens.loading.load_run import results_of
 from anchorlens.report.contents import colours_of, names_of
 from anchorlens.results.example_view import example_rows
@@ -102,11 +103,13 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
         row["places"] = _places(positions, row["curves"], row.pop("marks"))
         row["answer_tokens"] = row["places"].pop("", [])
     (name,) = names_of([sweep])
+    colours = colours_of(sweep, sweep.anchors, [sweep.dataset])
     return {
         "heading": name,
         "layers": list(sweep.layers),
         "rows": rows,
-        "colours": colours_of(sweep, sweep.anchors, [sweep.dataset]),
+        # A curve of the explorer has no legend beside it, so that its hue must be plain.
+        "colours": {anchor: [darken(light), dark] for anchor, (light, dark) in colours.items()},
     }
 
 

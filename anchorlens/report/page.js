@@ -92,7 +92,8 @@
     const layers = data.sweeps[row.sweep].layers, first = layers[0], span = layers[layers.length - 1] - first || 1;
     const x = (k) => (3 + 90 * (layers[k] - first) / span).toFixed(1);
     const y = (value) => (2 + 22 * (high - value) / (high - low || 1)).toFixed(1);
-    const lines = own(row).map(([, values], k) => {
+    const colours = data.sweeps[row.sweep].colours;
+    const lines = own(row).map(([name, values]) => {
       let pen = "M"; // start a new line after a gap
       const path = values.map((value, at) => {
         if (value === null) { pen = "M"; return ""; }
@@ -100,7 +101,8 @@
         pen = "L";
         return point;
       }).join("");
-      return `<path style="stroke: var(--c${k % 6})" d="${path}"/>`;
+      const [light, dark] = colours[name] ?? ["var(--beside)", "var(--beside)"];
+      return `<path style="stroke: light-dark(${light}, ${dark})" d="${path}"/>`;
     });
     return `<svg class="spark" width="96" height="26" aria-hidden="true"><line x1="2" x2="94" y1="${y(0)}" y2="${y(0)}"/>${lines.join("")}</svg>`;
   }

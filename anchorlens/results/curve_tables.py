@@ -48,7 +48,7 @@ def curves_frame(
     frames: list[pd.DataFrame] = []
     for keys, group in without_nulls(samples).groupby(group_keys, sort=False, dropna=False):
         shared: dict[str, Any] = dict(zip(group_keys, keys, strict=True))
-        own = group.assign(_before=_baseline(group, event))
+        own = group.assign(_before=clean_values(group, event))
         per_row = own.groupby(["example_id", "question_id", "layer"], sort=False)[
             ["effect", "_before"]
         ].mean()
@@ -95,8 +95,13 @@ def curves_frame(
     )
 
 
-def _baseline(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
-    """Return the clean value of each row: P, or π of a truth readout."""
+def clean_values(group: pd.DataFrame, event: Mapping[str, float] | None) -> npt.NDArray[np.float64]:
+    """Return the clean value of each row: P, or π of a truth readout.
+
+    Args:
+        group: Samples of one metric.
+        event: Example id -> label, of a truth readout; else None.
+    """
     p = group["value_before"].to_numpy(dtype=np.float64)
     kind = str(group["delta_kind"].iloc[0])
     if event is None or kind == "probability":

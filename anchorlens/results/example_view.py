@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.constants import NULL_CONTROLS
+from anchorlens.constants import NULL_CONTROLS, P
 from anchorlens.missing_values import without_nulls
+from anchorlens.results.curve_tables import clean_values
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.vocabulary import metric_labels, metric_name
 from anchorlens.runs.schema import leading_metric
@@ -67,6 +68,10 @@ def example_rows(
     means = own.groupby(["example_id", "anchor", "control", "layer"], sort=False)["effect"].mean()
     table = means.unstack("layer").reindex(columns=list(layers))
     measured = own[own["control"] == "none"]
+    # As in the curves, P of a truth readout is the confidence in the clean prediction.
+    if metric == P:
+        event = base.set_index("example_id")["label"].to_dict()
+        measured = measured.assign(value_before=clean_values(measured, event))
     # The value of a probe and the pathway differ by layer.
     before = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[
         ["layer", "value_before", "pathway"]

@@ -10,7 +10,7 @@ from anchorlens.errors import InputError
 from anchorlens.figures.export import caption_of
 from anchorlens.figures.grid_heatmap import plot_grids
 from anchorlens.figures.layout import INK, fit_figure
-from anchorlens.figures.palette import THEMES, hex_of, rgb_of
+from anchorlens.figures.palette import THEMES, hex_of, luminance
 from anchorlens.protocols.patch.patch_result import PatchGrid, PatchResult
 
 PLACES = {
@@ -123,12 +123,6 @@ def test_the_name_of_the_pair_below_the_slider_is_visible():
 @pytest.mark.parametrize("theme", THEMES)
 def test_a_cell_without_an_effect_is_apart_from_one_that_was_not_measured(theme):
     """Near-white on light grey: cells of edges without an effect looked like no edge."""
-
-    def luminance(colour):
-        parts = [part / 255 for part in rgb_of(colour)]
-        linear = [c / 12.92 if c <= 0.04 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
     ground = plot_grids([Result()], theme=theme).layout.plot_bgcolor
     middle = hex_of(
         tuple(int(c) / 255 for c in re.findall(r"\d+", diverging.RdBu[len(diverging.RdBu) // 2]))

@@ -261,6 +261,18 @@ def test_an_example_opens_into_its_tokens_and_its_own_curve(report, data):
                 " Array.from(y)])"
             )
             assert dict(curves) == row["curves"]
+            # The small curve of the row has the colours of its own curve.
+            small, large = page.evaluate(
+                "() => { const row = document.querySelector('.chart').closest('tr');"
+                " const rgb = (c) => { const one = document.createElement('i');"
+                " one.style.color = c; document.body.append(one);"
+                " return getComputedStyle(one).color; };"
+                " return [[...row.previousElementSibling.querySelectorAll('.spark path')]"
+                ".map((one) => getComputedStyle(one).stroke),"
+                " document.querySelector('.chart').data.filter((one) => one.line.dash !== 'dot')"
+                ".map((one) => rgb(one.line.color))]; }"
+            )
+            assert small == large != []
             detail.get_by_text("Numbers").click()
             detail.locator("tbody tr").first.wait_for()
             assert detail.locator("tbody tr").count() == len(data["sweeps"][k]["layers"])

@@ -10,6 +10,8 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError
+from anchorlens.figures.labels import anchor_colours
+from anchorlens.figures.palette import darken, lighten
 from anchorlens.report.explorer import contents
 from anchorlens.results.example_view import example_rows
 from tests.figures.browser import contrast, run
@@ -21,6 +23,7 @@ def test_rows_are_those_of_a_report(sweeps, patch):
     for result in (*sweeps, patch):
         made = contents(result)
         assert made["layers"] == list(result.layers)
+        assert set(made["colours"]) == set(result.anchors)
         rows = example_rows(
             result.samples(all_columns=True),
             result.examples(all_columns=True),
@@ -154,7 +157,13 @@ ROWS = [
         "curves": {"exact_question": [1.0, 2.0, 12.0, 3.0], "pre_answer": [0.0, 0.0, 0.0, 0.0]},
     },
 ]
-DATA = {"heading": "Activation swap: m on d", "layers": [0, 4, 8, 29], "rows": ROWS}
+COLOURS = anchor_colours("d", "swap", ["exact_question", "subject", "pre_answer"])
+DATA = {
+    "heading": "Activation swap: m on d",
+    "layers": [0, 4, 8, 29],
+    "rows": ROWS,
+    "colours": {anchor: [darken(one), lighten(one)] for anchor, one in COLOURS.items()},
+}
 # A model as a notebook's: values, and who listens to their change.
 PAGE = """<!doctype html><html lang="en" {theme}><head><meta charset="utf-8"><title>explorer</title><style>{css}
 body {{ margin: 0; background: {paper}; }}</style></head><body><div id="here"></div>
