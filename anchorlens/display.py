@@ -18,6 +18,7 @@ _HIDDEN = re.compile(
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 # A hyphen before a digit that does not join two numbers or words, as in "layers 3-8".
+_SIGNED_ZERO = re.compile(r"(?<![\w.])[+-](0(?:\.0+)?)(?![\d.])")
 _NEGATIVE = re.compile(r"(?<![\w.)\]])-(?=\d)")
 
 
@@ -148,3 +149,12 @@ def three_digits(value: float, *, sign: bool = True) -> str:
     '5.00'
     """
     return f"{value:{'+' if sign else ''}#.3g}".rstrip(".")
+
+
+def unsigned_zeros(text: str) -> str:
+    """Return a text in which numbers that round to 0 have no sign.
+
+    >>> unsigned_zeros("-0.0 [-0.5, +0.00] and -0.04, +0.0 %")
+    '0.0 [-0.5, 0.00] and -0.04, 0.0 %'
+    """
+    return _SIGNED_ZERO.sub(r"\1", text)
