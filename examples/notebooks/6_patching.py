@@ -55,9 +55,10 @@ al.plot_heatmap(grid, quantity="recovered_share")
 # both prompts are equal, so a patch changes nothing. At layer 0 a patch at the country exchanges the word itself. Such
 # cells hold by construction and are not tested.
 #
-# An outlined cell *stands*: the band over groups excludes 0, for all cells together, also after each of the two controls
-# is subtracted. `other_pair` patches the activations of another pair, `norm_matched` turns the activation in the
-# direction of two further pairs, with the norm and angle of the patch. Both are measured here because there are 10 groups.
+# A cell *stands* if the band over groups excludes 0, for all cells together, also after each of the two controls is
+# subtracted. `other_pair` patches the activations of another pair, `norm_matched` turns the activation in the direction
+# of two further pairs, with the norm and angle of the patch. Both are measured from 10 groups on. Cells that stand are
+# named and outlined from 20 groups on; with the 10 groups here, the verdict says only that there are some.
 #
 # The same numbers as a labelled array:
 
