@@ -64,7 +64,7 @@ def test_it_is_scored_on_other_pairs(run, pairs, tiny):
         (["--sizes", "3"], "Give --pairs too"),
         (["--pairs", "x.csv", "--sizes", "a"], "write numbers of edges"),
         (["--rule", "gready"], "greedy"),
-        (["--top", "100000"], "top=100000"),
+        (["--top", "100000"], "--top 100000"),
     ],
 )
 def test_bad_input_is_one_error(run, args, words):

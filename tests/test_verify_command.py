@@ -57,7 +57,7 @@ def test_a_model_larger_than_memory(run, tiny, verify, layers_read):
     assert streamed == verify(*given, code=0).out
     assert "--stream" in verify("--help", code=0).out
     assert (
-        "stream=True reads safetensors files"
+        "--stream reads safetensors files"
         in verify(run, "--model", "a/b.gguf", "--stream", code=2).err
     )
 
@@ -127,7 +127,7 @@ def test_the_recorded_file_is_found_beside_the_run(tiny, verify, tmp_path):
 
 def test_what_has_to_change_ends_with_2(run, tiny, verify, tmp_path):
     assert "is not a run" in verify(tmp_path, code=2).err
-    assert "Give it with model=" in verify(run, code=2).err
+    assert "Give it with --model" in verify(run, code=2).err
     assert "--cells" in verify(run, "--cells", "-1", code=2).err
     assert (
         "No such file: nowhere.jsonl"

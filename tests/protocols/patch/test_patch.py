@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import anchorlens as al
+from anchorlens.display import three_digits
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
@@ -133,7 +134,7 @@ def test_the_printed_table_is_not_broken_into_blocks_and_has_the_words_of_a_read
     assert len(head) <= 100
     assert title == "Largest effect at each place: Δ logit_diff in logits"
     largest = sweep.summary()["effect"]
-    assert list(table["effect"]) == [f"{value:+.3g}" for value in largest]
+    assert list(table["effect"]) == [three_digits(value) for value in largest]
 
 
 def test_positions_without_a_partner_are_counted(tiny_model):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anchorlens.display import three_digits
 from anchorlens.results.both_directions import necessity_sentence
 from anchorlens.results.estimates import name_layers
 from anchorlens.statistics.bands import bootstrap_mean
@@ -158,8 +159,9 @@ def test_findings_are_the_layers_whose_band_excludes_0_and_the_words_follow(effe
     ]
     quiet = facts.query("anchor == 'pre_answer' and control == 'same_role'")
     assert (
-        f"between {quiet['sim_low'].min():+.3g} and {quiet['sim_high'].max():+.3g} at pre_answer"
-        " remain compatible." in effect.verdict
+        f"between {three_digits(quiet['sim_low'].min())} and"
+        f" {three_digits(quiet['sim_high'].max())} at pre_answer remain compatible."
+        in effect.verdict
     )
 
 
