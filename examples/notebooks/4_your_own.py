@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Your own questions, model, prompt and readout
 #
-# Each section replaces one part of a sweep. About a minute and a half on two cores.
+# Each section replaces one part of a sweep. About seven minutes of one core.
 
 # %%
 from pathlib import Path

@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Reading a report
 #
-# This notebook reads finished runs: the findings, the checks, and single questions. About a minute and a half on two cores.
+# This notebook reads finished runs: the findings, the checks, and single questions. About four minutes of one core.
 #
 # First, two small sweeps are measured and saved:
 
