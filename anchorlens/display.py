@@ -151,10 +151,10 @@ def three_digits(value: float, *, sign: bool = True) -> str:
     return f"{value:{'+' if sign else ''}#.3g}".rstrip(".")
 
 
-def unsigned_zeros(text: str) -> str:
+def drop_zero_signs(text: str) -> str:
     """Return a text in which numbers that round to 0 have no sign.
 
-    >>> unsigned_zeros("-0.0 [-0.5, +0.00] and -0.04, +0.0 %")
+    >>> drop_zero_signs("-0.0 [-0.5, +0.00] and -0.04, +0.0 %")
     '0.0 [-0.5, 0.00] and -0.04, 0.0 %'
     """
     return _SIGNED_ZERO.sub(r"\1", text)

@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
-from anchorlens.display import unsigned_zeros
+from anchorlens.display import drop_zero_signs
 from anchorlens.errors import RunError
 from anchorlens.results.vocabulary import RowWords, row_words
 from anchorlens.statistics.bands import is_concentrated
@@ -174,4 +174,4 @@ def join_with_and(names: Sequence[str]) -> str:
 
 
 def _number(value: float, digits: int, sign: bool) -> str:
-    return unsigned_zeros(f"{value:{'+' if sign else ''}.{digits}f}")
+    return drop_zero_signs(f"{value:{'+' if sign else ''}.{digits}f}")

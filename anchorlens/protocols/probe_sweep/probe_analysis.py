@@ -12,7 +12,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.constants import P
-from anchorlens.display import unsigned_zeros
+from anchorlens.display import drop_zero_signs
 from anchorlens.missing_values import without_nulls
 from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult
 from anchorlens.results.clusters_text import cluster_note
@@ -174,7 +174,7 @@ class ProbeAnalysis(Analysis):
         shown = summaries[["model", "dataset", "layer"]].rename(columns={"dataset": "data set"})
         records = summaries.to_dict("records")
         for head, form in self.table_columns:
-            texts = [unsigned_zeros(form.format_map(record)) for record in records]
+            texts = [drop_zero_signs(form.format_map(record)) for record in records]
             missing = [re.sub(r"\+?nan", "-", text) for text in texts]
             shown[head] = [text.replace("- [-, -]", "-") for text in missing]
         return self.table_title, shown

@@ -8,7 +8,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
-from anchorlens.display import unsigned_zeros
+from anchorlens.display import drop_zero_signs
 from anchorlens.protocols.swap.anchor_contrasts import swap_contrasts
 from anchorlens.protocols.swap.findings import swap_findings
 from anchorlens.results.curve_tables import curves_frame, summary_of
@@ -89,7 +89,7 @@ class SwapAnalysis(Analysis):
     def table(self, results: Sequence[SweepResult]) -> tuple[str, pd.DataFrame]:
         summaries = pd.concat([self.summary(result) for result in results], ignore_index=True)
         ends = zip(summaries["sim_low"], summaries["sim_high"], strict=True)
-        band = [unsigned_zeros(f"[{low:+.1f}, {high:+.1f}]") for low, high in ends]
+        band = [drop_zero_signs(f"[{low:+.1f}, {high:+.1f}]") for low, high in ends]
         weaker: list[dict[tuple[str, str], float]] = []
         for result in results:
             weaker += [_weaker(result)] * len(self.summary(result))
@@ -107,7 +107,7 @@ class SwapAnalysis(Analysis):
                 "data set": summaries["dataset"],
                 "anchor": summaries["anchor"],
                 "max layer": summaries["max_layer"],
-                "ΔP": [unsigned_zeros(f"{value:+.1f}") for value in summaries["effect"]],
+                "ΔP": [drop_zero_signs(f"{value:+.1f}") for value in summaries["effect"]],
                 "95 % band over all layers": band,
                 **nulls,
                 "P before": summaries["value_before"].map("{:.2f}".format),
@@ -138,7 +138,7 @@ def _format_null(value: float, short: float) -> str:
     """Format ΔP of a null; "weaker" if it has fewer slots in most rows."""
     if np.isnan(value):
         return "-"
-    return unsigned_zeros(f"{value:+.1f}") + (" (weaker)" if short > _WEAKER_ABOVE else "")
+    return drop_zero_signs(f"{value:+.1f}") + (" (weaker)" if short > _WEAKER_ABOVE else "")
 
 
 def _events(result: SweepResult) -> dict[str, float] | None:
