@@ -98,6 +98,9 @@ class Waiting:
                 **_size(),
                 delay=1e-9,  # else it is written before its start is set back
             )
+            if self._clock.disable:  # TQDM_DISABLE
+                self._ended.set()
+                return
             self._clock.start_t -= time.monotonic() - self._start
         self._clock.refresh()
 
@@ -180,8 +183,6 @@ class Progress:
             shown = {"total": total, "desc": escape_hidden(label), "unit": unit, "smoothing": 0}
             if self._in_place:
                 self._bar = auto.tqdm(**shown, unit_scale=True, **_size())
-                self._clock = threading.Thread(target=self._show_time, name="clock", daemon=True)
-                self._clock.start()
             else:
                 self._bar = std.tqdm(
                     **shown,
@@ -191,6 +192,11 @@ class Progress:
                     delay=_SECONDS,
                     miniters=0,
                 )
+            if self._bar.disable:  # TQDM_DISABLE
+                self._bar = None
+        if self._bar is not None and self._in_place:
+            self._clock = threading.Thread(target=self._show_time, name="clock", daemon=True)
+            self._clock.start()
 
     def advance(self, work: float) -> None:
         """Add finished work, up to the total; rounding and split batches could exceed it."""

@@ -139,18 +139,25 @@ def test_the_phase_is_named_in_a_pipe(clock, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("swap: 0% of 10 cells, clean passes, 00:00 spent\n")
 
 
-def test_a_terminal_that_states_no_size_has_a_bar():
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_a_terminal_that_states_no_size_has_a_bar_unless_tqdm_is_disabled(is_disabled):
     code = (
         "import time; from anchorlens.progress import progress, waiting\n"
-        "with progress('swap', 10, 'cell', show=True) as bar:\n    bar.advance(5)\n"
+        "with progress('swap', 10, 'cell', show=True) as bar:\n"
+        "    bar.skip(2); bar.advance(3); bar.enter('checks'); time.sleep(1.2)\n"
         "with waiting('loading m', show=True):\n    time.sleep(2.3)"
     )
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    environment |= {"TQDM_DISABLE": "1"} if is_disabled else {}
     done = subprocess.Popen([sys.executable, "-c", code], stderr=its, env=environment)
     assert done.wait() == 0
+    os.write(its, b".")  # else there is nothing to read
     written = os.read(ours, 100_000).decode()
+    if is_disabled:
+        assert written == "."
+        return
     assert " 50%|" in written
     assert "loading m: 00:02 spent" in written
 
