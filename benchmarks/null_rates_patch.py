@@ -8,8 +8,8 @@ finds an effect.
     python benchmarks/null_rates_patch.py --rows runs/facts
 
 Simulated sweeps without a model: effects of pairs (one per group), in logits, on a grid of 30
-layers and 20 places, with the controls ``other_pair`` and ``norm_matched``. Noise has a correlation
-of 0.8 between neighbouring layers and sd 1 unless stated.
+layers and 20 places (``--places``), with the controls ``other_pair`` and ``norm_matched``. Noise
+has a correlation of 0.8 between neighbouring layers and sd 1 unless stated.
 
 Worlds in which no cell may be claimed; ``effect`` and controls are drawn independently:
 
@@ -90,9 +90,9 @@ def noise(rng: np.random.Generator, *shape: int) -> Array:
     return out
 
 
-def true_cells(world: str) -> npt.NDArray[np.bool_]:
-    """Return the cells of a world with an effect, [layer place]."""
-    cells = np.zeros((LAYERS, PLACES), dtype=bool)
+def true_cells(world: str, places: int = PLACES) -> npt.NDArray[np.bool_]:
+    """Return the cells of a world with an effect, [layer place]; ``places`` is at least 8."""
+    cells = np.zeros((LAYERS, places), dtype=bool)
     if world == "one cell":
         cells[12, 7] = True
     elif world in EFFECTS:
@@ -100,10 +100,10 @@ def true_cells(world: str) -> npt.NDArray[np.bool_]:
     return cells
 
 
-def draw(world: str, pairs: int, seed: int) -> Array:
+def draw(world: str, pairs: int, seed: int, places: int = PLACES) -> Array:
     """Draw the effects of one sweep, [patch or control, pair, layer, place]."""
     rng = np.random.default_rng([seed, pairs, *world.encode()])
-    z = noise(rng, 1 + len(CONTROLS), pairs, LAYERS, PLACES)
+    z = noise(rng, 1 + len(CONTROLS), pairs, LAYERS, places)
     if world == "heavy-tailed":
         return stats.t.ppf(stats.norm.cdf(z), 3)
     if world == "skewed":
@@ -124,11 +124,11 @@ def draw(world: str, pairs: int, seed: int) -> Array:
     if world == "control opposite":
         z[1:] -= 2
     if world == "mixed":
-        third = PLACES // 3
+        third = places // 3
         z[:2, :, :, :third] += 2
         z[::2, :, :, third : 2 * third] += 2
     if world in EFFECTS:
-        cells = true_cells(world)
+        cells = true_cells(world, places)
         if world == "block in 30 %":
             z *= 0.3
             z[0][np.ix_(rng.random(pairs) < 0.3, *map(np.unique, np.nonzero(cells)))] += 5
@@ -185,14 +185,18 @@ def rates(
     n_controls: int = 2,
     n_resamples: int = 1000,
     level: float = 0.95,
+    *,
+    places: int = PLACES,
 ) -> tuple[float, float, float]:
     """Return the share of sweeps that claim a true cell, the share of true cells claimed, and of
     sweeps that claim another.
     """
-    true = true_cells(world)
-    return _rates(
-        lambda seed: draw(world, pairs, seed), true, ~true, runs, n_controls, n_resamples, level
-    )
+    true = true_cells(world, places)
+
+    def draw_one(seed: int) -> Array:
+        return draw(world, pairs, seed, places)
+
+    return _rates(draw_one, true, ~true, runs, n_controls, n_resamples, level)
 
 
 def _rates(
@@ -287,6 +291,12 @@ def main() -> None:
         "--controls", type=int, default=2, choices=(1, 2), help="number of controls (default: 2)"
     )
     parser.add_argument(
+        "--places",
+        type=int,
+        default=PLACES,
+        help=f"places of the simulated grid of {LAYERS} layers, at least 8 (default: {PLACES})",
+    )
+    parser.add_argument(
         "--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)"
     )
     parser.add_argument(
@@ -301,7 +311,9 @@ def main() -> None:
         measured = measured_effects(al.load_run(args.rows)[0].statistics)
         worlds = {world: partial(measured_rates, world, measured) for world in MEASURED}
     else:
-        worlds = {world: partial(rates, world) for world in args.worlds.split(",")}
+        worlds = {
+            world: partial(rates, world, places=args.places) for world in args.worlds.split(",")
+        }
     print("| world | groups | claimed | cells | wrong |\n| --- | --- | --- | --- | --- |")
     for world, rates_of in worlds.items():
         for pairs in map(int, args.sizes.split(",")):

@@ -15,18 +15,13 @@ import argparse
 import null_rates_patch
 import null_rates_swap
 import numpy as np
-import pandas as pd
-from null_rates import OWN, Cut, contrasts, erased_in_some, noise, world
+from null_rates import Cut, contrasts, erased_in_some, findings_of, noise, world
 
-from anchorlens.protocols.knockout.findings import CLAIMS, STANDS, knockout_findings
-from anchorlens.results.adjusted_claims import ALPHA, adjust_findings
-from anchorlens.results.claims import Looks
-from anchorlens.results.findings import REVERSED, SPECIFIC, Findings
+from anchorlens.protocols.knockout.findings import STANDS
+from anchorlens.results.adjusted_claims import adjust_findings
+from anchorlens.results.findings import ALPHA, REVERSED, SPECIFIC, Findings
 from anchorlens.results.findings import STANDS as STANDING
-from anchorlens.statistics.exchanged_arms import arm_differences, effects_of_cut
-from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED, quantity_frame
 from anchorlens.statistics.resamples import Resamples
-from anchorlens.statistics.sign_flips import sign_flip_p
 
 SWEEPS, WITH_EFFECT = 8, 2
 """Sweeps of a study, and how many of them have an effect."""
@@ -56,56 +51,12 @@ NULL_STUDIES = (
 """Protocol, world and number of questions or pairs of studies without any effect."""
 
 
-def findings_of(
-    n: int, cuts: tuple[Cut, Cut], run: int, *, seed: int, resamples: int = 1000
-) -> Findings:
-    """Return the findings of one simulated sweep, computed as for a measured one."""
-    rng = np.random.default_rng([seed, n, run, 8])
-    own, other, label, ids = world(rng, n, cuts)
-    draws = Resamples.of(ids, n_resamples=resamples, seed=run)
-    found = contrasts(own, other, label, draws, run)
-    claimed = {name: one for name, one in found.items() if name in CLAIMS}
-    frame = pd.concat(
-        quantity_frame([0], name, RANDOM, one, rate=name == "flip_rate")
-        for name, one in claimed.items()
-    )
-    # A probe with signal; its AUCs stand in the headline only.
-    aucs = pd.DataFrame(
-        {"quantity": ["auc", "auc_after", "auc_after"], "control": ["none", SIZE_MATCHED, RANDOM]}
-    )
-    frame = pd.concat(
-        [
-            frame,
-            aucs.assign(
-                layer=0,
-                value=0.9,
-                ci_low=0.8,
-                ci_high=1.0,
-                sim_low=0.8,
-                sim_high=1.0,
-                n=n,
-                n_clusters=n,
-            ),
-        ]
-    )
-    config = {
-        "readout": "probe",
-        "delta_kind": "confidence",
-        "placebos": True,
-        "anchors": ["exact_question"],
-    }
-    alone = effects_of_cut(own, other, label, "confidence")
-    effects = {name: {0: float(values[0])} for name, values in alone.items()}
-    effects["row_specific_vs_placebo"] = {0: float(found[OWN].value[0])}
-    differences = arm_differences(own, other, label, "confidence")
-    flips = {name: float(sign_flip_p(one, ids)[0]) for name, one in differences.items()}
-    return knockout_findings(
-        {"config": config, "probe": {"probe_layer": 0}},
-        0,
-        frame,
-        Looks.of(claimed, STANDS, 0, flips=flips),
-        effects=effects,
-    )
+def findings_of_run(n: int, cuts: tuple[Cut, Cut], run: int, *, seed: int) -> Findings:
+    """Return the findings of one simulated knockout, with p-values of sign flips."""
+    sweep = world(np.random.default_rng([seed, n, run, 8]), n, cuts)
+    own, other, label, ids = sweep
+    draws = Resamples.of(ids, n_resamples=1000, seed=run)
+    return findings_of(sweep, contrasts(own, other, label, draws, run))
 
 
 def studies(
@@ -121,7 +72,7 @@ def studies(
         sweep. Each ``alone`` (in the sweep) and ``Holm``.
     """
     made = {
-        kind: [findings_of(n, cuts, run, seed=seed + k) for run in range(runs * size)]
+        kind: [findings_of_run(n, cuts, run, seed=seed + k) for run in range(runs * size)]
         for k, (kind, cuts, size) in enumerate(
             (("null", null, SWEEPS), ("effect", effect, WITH_EFFECT))
         )

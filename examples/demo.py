@@ -75,10 +75,12 @@ def main() -> None:
     measured = 0.0
 
     def keep(result: al.SweepResult) -> None:
-        """Save and print a sweep as soon as it is finished."""
+        """Print a sweep as soon as it is finished; save the first, and then after each set."""
         results.append(result)
-        folder = al.save_run(results, target, overwrite=True)
         show_result(result)
+        if len(results) > 1 and len(results) % 2:
+            return
+        folder = al.save_run(results, target, overwrite=True)
         spent = time.perf_counter() - started
         print(
             f"[{spent:.0f} s] {len(results)} of {2 * len(args.sets)} sweeps are in the figure:"

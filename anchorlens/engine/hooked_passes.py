@@ -15,12 +15,15 @@ from torch import Tensor
 
 from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
-from anchorlens.engine.patches import Slots
+from anchorlens.engine.patches import Slots, token_rows
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook, ReadSite, SiteLike
-from anchorlens.prompts.batches import TokenBatch
+from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import SlotStreams, Stream
+
+# Tokens that a prefix of all rows must save, because it costs a pass of its own.
+MIN_SHARED_TOKENS = 64
 
 
 def last_stream(
@@ -56,16 +59,35 @@ def last_stream(
     return stream
 
 
+def run_prefix(
+    adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int = MIN_SHARED_TOKENS
+) -> tuple[int, Any]:
+    """Run the tokens that all rows begin with once, at most ``most``; return their number and the
+    key-value cache for :func:`last_stream`, or (0, None) if that saves fewer than ``min_saved``
+    tokens.
+
+    The last token of each row is not part of the prefix.
+    """
+    rows = token_rows(tokens)
+    shared = common_prefix(rows, min(most, *(len(row) - 1 for row in rows)))
+    if not adapter.has_prefix_cache or shared * (len(rows) - 1) < min_saved:
+        return 0, None
+    return shared, adapter.prefix_cache(tokens.ids[0, :shared].to(adapter.device), len(rows))
+
+
 def capture(
     adapter: Adapter,
     tokens: TokenBatch,
     site: SiteLike,
     wanted: Sequence[Slots],
     hooks: Sequence[Hook] = (),
+    cache: Any = None,
     *,
     to_host: bool = False,
 ) -> list[SlotStreams]:
     """Return the activations of one forward pass at a site of every layer, at each set of slots.
+
+    Positions are counted after the prefix whose keys and values are in ``cache``.
 
     Returns:
         [layer example slot d_model] for each set, on the device of the embedding, or with
@@ -83,7 +105,7 @@ def capture(
 
     layers = range(adapter.n_layers)
     reads: list[Hook] = [(adapter.hook_name(site, layer), keep) for layer in layers]
-    last_stream(adapter, tokens, [*hooks, *reads])
+    last_stream(adapter, tokens, [*hooks, *reads], cache)
     return [torch.stack(out) for out in streams]
 
 

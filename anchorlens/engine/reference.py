@@ -17,11 +17,13 @@ from typing_extensions import override
 from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.hooked_passes import (
+    MIN_SHARED_TOKENS,
     by_head,
     capture,
     full_reader,
     measure,
     read_states,
+    run_prefix,
     states_at,
 )
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
@@ -39,7 +41,7 @@ from anchorlens.engine.patches import (
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.turning import turn
 from anchorlens.models.adapter import Adapter, Hook, ReadSite, SiteLike
-from anchorlens.prompts.batches import TokenBatch, common_prefix, pad_rows
+from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.typing import SlotStreams
 
 
@@ -55,7 +57,9 @@ class ReferenceEngine(Engine):
 
     name = "reference"
 
-    def __init__(self, adapter: Adapter, reason: str = "", min_shared_tokens: int = 64) -> None:
+    def __init__(
+        self, adapter: Adapter, reason: str = "", min_shared_tokens: int = MIN_SHARED_TOKENS
+    ) -> None:
         self.adapter = adapter
         self.reason = reason
         self.min_shared_tokens = min_shared_tokens
@@ -147,7 +151,7 @@ class ReferenceEngine(Engine):
         reader = full_reader(batch.reader)
         used = [target, reader.position] if source is None else [target, reader.position, source]
         first = min(int(positions.min()) for positions in used if len(positions))
-        n_shared, cache = _run_prefix(adapter, tokens, first, self.min_shared_tokens)
+        n_shared, cache = run_prefix(adapter, tokens, first, self.min_shared_tokens)
         patches = _RowPatches(
             swap=swap,
             site=site,
@@ -391,14 +395,3 @@ def _split(states: Float[Tensor, "*slot all"], n_heads: int) -> Float[Tensor, "*
 def _heads(heads: range | None, n_heads: int) -> slice:
     """Return the slice of neighbouring heads; if None, of all."""
     return slice(0, n_heads) if heads is None else slice(heads.start, heads.stop)
-
-
-def _run_prefix(adapter: Adapter, tokens: TokenBatch, most: int, min_saved: int) -> tuple[int, Any]:
-    """Run the common prefix of all rows once; return its length and key-value cache, (0, None) if
-    that saves too few tokens.
-    """
-    rows = token_rows(tokens)
-    shared = common_prefix(rows, min(most, *(len(row) - 1 for row in rows)))
-    if not adapter.has_prefix_cache or shared * (len(rows) - 1) < min_saved:
-        return 0, None
-    return shared, adapter.prefix_cache(tokens.ids[0, :shared].to(adapter.device), len(rows))

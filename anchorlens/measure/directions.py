@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.constants import HEAD_SITES
-from anchorlens.engine.hooked_passes import capture
+from anchorlens.engine.hooked_passes import capture, run_prefix
 from anchorlens.measure.patched_pairs import Pair, Placement, make_generator, slots_of
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 
 Directions: TypeAlias = Mapping[int, Float[Tensor, "layer slot width"]]
@@ -133,11 +133,24 @@ def _capture_prompts(
         some = names[start : start + n_rows]
         # The anchors of a prompt are columns; prompts with fewer have empty ones.
         columns = list(zip_longest(*(wanted[name] for name in some), fillvalue=()))
-        slots = [slots_of(column) for column in columns]
         tokens = pad_rows([list(prompts[name].ids) for name in some])
-        streams = capture(adapter, tokens, site, slots, to_host=True)
+        # Prompts of one template begin alike: their common tokens run once. Streamed weights would
+        # be read once more for that.
+        first = min(
+            position for name in some for positions in wanted[name] for position in positions
+        )
+        most = 0 if adapter.shape.streamed else first
+        n_shared, cache = run_prefix(adapter, tokens, most)
+        slots = [slots_of(_behind(column, n_shared)) for column in columns]
+        rest = TokenBatch(tokens.ids[:, n_shared:], tokens.mask[:, n_shared:])
+        streams = capture(adapter, rest, site, slots, cache=cache, to_host=True)
         for column, values in zip(columns, streams, strict=True):
             for row, (name, positions) in enumerate(zip(some, column, strict=True)):
                 if positions:
                     captured[name, positions] = values[:, row, : len(positions)]
     return captured
+
+
+def _behind(column: Sequence[Positions], n_shared: int) -> list[Positions]:
+    """Return the positions of each row, counted after a prefix of ``n_shared`` tokens."""
+    return [tuple(position - n_shared for position in positions) for positions in column]

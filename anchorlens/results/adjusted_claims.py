@@ -17,11 +17,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.results.estimates import LayerEstimate, format_layers, join_with_and
-from anchorlens.results.findings import CLAIMS, NOT_DETECTED, REVERSED, TOO_FEW, Findings, decimals
+from anchorlens.results.findings import (
+    ALPHA,
+    CLAIMS,
+    NOT_DETECTED,
+    REVERSED,
+    TOO_FEW,
+    Findings,
+    decimals,
+)
 from anchorlens.results.sweep import SweepResult
 from anchorlens.statistics.bands import holm
 
-ALPHA = 0.05
 _EFFECTS = (*CLAIMS, REVERSED)
 _NAMES = ["run_id", "protocol", "model", "dataset"]
 _COLUMNS = [
@@ -194,4 +201,4 @@ def _p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-__all__ = ["ALPHA", "adjust_claims", "adjust_findings", "adjustment_text", "claim_rows"]
+__all__ = ["adjust_claims", "adjust_findings", "adjustment_text", "claim_rows"]

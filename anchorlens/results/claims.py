@@ -6,9 +6,11 @@ the control; else the control moves (:func:`~anchorlens.results.findings.claim_s
 
 All contrasts of a protocol beyond their 95 % intervals on the expected side are one claim.
 Otherwise each contrast is one of k looks and has the interval of level 1 - 0.05 / k, so that all k
-hold jointly at 95 % (Bonferroni). The p-value of a statement follows the same rule: the smaller of
-the largest p-value of all contrasts and k times its own. A p-value alone claims nothing; it serves
-the adjustment over sweeps (:mod:`~anchorlens.results.adjusted_claims`).
+hold jointly at 95 % (Bonferroni), and k times its sign-flip p-value must be at most 5 %: at 20
+questions these intervals alone claim something in up to 9 % of sweeps without an effect. The
+p-value of a statement follows the same rule: the smaller of the largest p-value of all contrasts
+and k times its own. A p-value alone claims nothing; it also serves the adjustment over sweeps
+(:mod:`~anchorlens.results.adjusted_claims`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,7 @@ from anchorlens.results.estimates import (
     join_with_and,
 )
 from anchorlens.results.findings import (
+    ALPHA,
     CLAIMS,
     DESCRIPTION,
     LEAST_SHARE,
@@ -77,12 +80,14 @@ class Looks:
         facts: Contrasts with intervals of that level.
         p: Two-sided p-value of each contrast.
         splits: (quantity, control) -> value in each split of the probes; empty for one split.
+        flips: Two-sided p-value of each contrast by sign flips alone; empty if not computed.
     """
 
     level: float
     facts: LayerEstimates
     p: Mapping[str, float]
     splits: SplitValues = field(default_factory=dict)
+    flips: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -119,7 +124,13 @@ class Looks:
         for name, one in estimates.items():
             flipped = (flips or {}).get(name, np.nan)
             p[name] = float(np.fmax(_p_value(one, rate=rates[name]), flipped))
-        return cls(level, facts, p, splits or {})
+        return cls(level, facts, p, splits or {}, flips or {})
+
+    def is_unconfirmed(self, name: str, n_looks: int) -> bool:
+        """Return whether sign flips do not confirm the interval of a contrast, one of ``n_looks``
+        looks.
+        """
+        return n_looks * self.flips.get(name, 0.0) > ALPHA
 
 
 def _p_value(estimate: Estimate, *, rate: bool) -> float:
@@ -141,7 +152,7 @@ def _p_value(estimate: Estimate, *, rate: bool) -> float:
 
 def level_of(looks: int) -> float:
     """Return the level of each interval at which ``looks`` claims hold jointly at 95 %."""
-    return 1 - 0.05 / looks
+    return 1 - ALPHA / looks
 
 
 def claim_statements(
@@ -167,23 +178,32 @@ def claim_statements(
     alone = effects or {}
     claims = {name: claim for name, claim in claims.items() if (name, claim.control) in facts}
 
-    def status(name: str, of: LayerEstimates) -> str:
-        claim = claims[name]
-        fact = of[name, claim.control]
-        return claim_status(
-            fact, sign=claim.sign, floor=floor_of(name, floor), effect=alone.get(name)
-        )
+    def statuses(of: LayerEstimates) -> dict[str, str]:
+        return {
+            name: claim_status(
+                of[name, claim.control],
+                sign=claim.sign,
+                floor=floor_of(name, floor),
+                effect=alone.get(name),
+            )
+            for name, claim in claims.items()
+        }
 
     level = 0.95
     used = facts
-    if any(status(name, facts) not in (STANDS, TOO_FEW) for name in claims):
+    status = statuses(facts)
+    if any(one not in (STANDS, TOO_FEW) for one in status.values()):
         level = looks.level
         used = looks.facts
+        status = statuses(used)
+        for name, one in status.items():
+            if one in (*CLAIMS, REVERSED) and looks.is_unconfirmed(name, len(claims)):
+                status[name] = NOT_DETECTED
     together = joint_p(claims, facts, looks.p)
     return tuple(
         Finding.of(
             name,
-            status(name, used),
+            status[name],
             used[name, claim.control],
             layers=(layer,),
             layer=layer,
@@ -275,6 +295,25 @@ def claim_table(
     )
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     return heads[:width], tuple(row[:width] for row in rows)
+
+
+def unconfirmed_note(statements: Sequence[Finding], looks: Looks) -> str:
+    """Return a sentence on the contrasts whose interval excludes 0 and that sign flips do not
+    confirm; empty if there are none.
+    """
+    names: list[str] = []
+    for one in statements:
+        if one.status != NOT_DETECTED or one.low is None or one.high is None:
+            continue
+        if not one.low <= 0 <= one.high and looks.is_unconfirmed(one.quantity, len(looks.facts)):
+            p = min(1.0, len(looks.facts) * looks.flips[one.quantity])
+            names.append(f"{one.quantity} (p = {p:.2g})")
+    if not names:
+        return ""
+    return (
+        f"Not claimed although the interval excludes 0: {join_with_and(names)}. The p-value of"
+        f" sign flips, over all contrasts, is above {100 * ALPHA:.0f} %."
+    )
 
 
 def concentration_of_claims(contrasts: pd.DataFrame, statements: Sequence[Finding]) -> str:

@@ -25,6 +25,9 @@ TOO_FEW, DESCRIPTION = "too few questions", "description"
 CLAIMS = (STANDS, SPECIFIC, BEYOND_POSITIONS, BEYOND_CHANGE, DONORS_ANSWER)
 """Statuses whose layers a figure marks."""
 
+ALPHA = 0.05
+"""Largest p-value of a claim, over all looks of a sweep or over all sweeps."""
+
 LEAST_SHARE = 0.5
 """Smallest share of effect minus control that the effect itself accounts for in a claim."""
 

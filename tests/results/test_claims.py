@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
-from anchorlens.results.claims import Claim, Looks, claim_statements
+from anchorlens.results.claims import Claim, Looks, claim_statements, unconfirmed_note
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates
 from anchorlens.results.findings import (
     BEYOND_POSITIONS,
@@ -93,6 +93,26 @@ def test_all_contrasts_are_one_claim_and_some_of_them_several_looks():
     facts["delta_p", "placebo"] = fact(-5, -9, -1)
     some = claim_statements(claims, facts, looks, 4, floor=5.0)
     assert [(one.status, one.level, one.high) for one in some] == [(NOT_DETECTED, 0.975, 0.05)] * 2
+
+
+def test_a_claim_on_some_contrasts_needs_sign_flips_and_one_on_all_does_not():
+    claims = {"delta_p": Claim("placebo", -1), "flip_rate": Claim("placebo", 1)}
+    facts = LayerEstimates(
+        {("delta_p", "placebo"): fact(-5, -9, -1), ("flip_rate", "placebo"): fact(2, -1, 5)}
+    )
+    p = {"delta_p": 0.01, "flip_rate": 0.2}
+    for flipped, status in ((0.02, STANDS), (0.03, NOT_DETECTED)):
+        looks = Looks(0.975, facts, p, flips={"delta_p": flipped, "flip_rate": 0.3})
+        some = claim_statements(claims, facts, looks, 4)
+        assert [one.status for one in some] == [status, NOT_DETECTED]
+        note = unconfirmed_note(some, looks)
+        assert ("delta_p (p = 0.06)" in note) == (status == NOT_DETECTED)
+        assert "flip_rate" not in note  # its interval contains 0
+    facts["delta_p", "placebo"] = fact(5, 1, 9)
+    assert claim_statements(claims, facts, looks, 4)[0].status == NOT_DETECTED  # else reversed
+    facts["delta_p", "placebo"] = fact(-5, -9, -1)
+    facts["flip_rate", "placebo"] = fact(2, 1, 5)
+    assert [one.status for one in claim_statements(claims, facts, looks, 4)] == [STANDS] * 2
 
 
 def sweep(at, *claims, protocol="knockout"):

@@ -74,6 +74,7 @@ def patch_findings(
             statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts
         ),
         claims.concentration_of_claims(contrasts, statements),
+        claims.unconfirmed_note(statements, looks),
         f"Flips after the patch: {flips.to_text(flips.digits(0), sign=False)} %.",
         _groups(summary),
     ]
