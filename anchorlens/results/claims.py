@@ -297,7 +297,7 @@ def claim_table(
     return heads[:width], tuple(row[:width] for row in rows)
 
 
-def unconfirmed_note(statements: Sequence[Finding], looks: Looks) -> str:
+def note_on_sign_flips(statements: Sequence[Finding], looks: Looks) -> str:
     """Return a sentence on the contrasts whose interval excludes 0 and that sign flips do not
     confirm; empty if there are none.
     """

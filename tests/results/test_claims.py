@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
-from anchorlens.results.claims import Claim, Looks, claim_statements, unconfirmed_note
+from anchorlens.results.claims import Claim, Looks, claim_statements, note_on_sign_flips
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates
 from anchorlens.results.findings import (
     BEYOND_POSITIONS,
@@ -105,7 +105,7 @@ def test_a_claim_on_some_contrasts_needs_sign_flips_and_one_on_all_does_not():
         looks = Looks(0.975, facts, p, flips={"delta_p": flipped, "flip_rate": 0.3})
         some = claim_statements(claims, facts, looks, 4)
         assert [one.status for one in some] == [status, NOT_DETECTED]
-        note = unconfirmed_note(some, looks)
+        note = note_on_sign_flips(some, looks)
         assert ("delta_p (p = 0.06)" in note) == (status == NOT_DETECTED)
         assert "flip_rate" not in note  # its interval contains 0
     facts["delta_p", "placebo"] = fact(5, 1, 9)

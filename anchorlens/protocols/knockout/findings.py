@@ -99,7 +99,7 @@ def knockout_findings(
         everywhere.sentence,
         *claims.stability_notes(statements, CLAIMS, probe_layers, contrasts),
         claims.concentration_of_claims(contrasts, statements),
-        claims.unconfirmed_note(statements, looks),
+        claims.note_on_sign_flips(statements, looks),
     ]
     if any(one.status == NOT_DETECTED for one in statements):
         notes.append(claims.COMPATIBLE)

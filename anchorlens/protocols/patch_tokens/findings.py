@@ -74,7 +74,7 @@ def patch_findings(
             statements, CLAIMS, record["probe"].get("probe_layers", ()), contrasts
         ),
         claims.concentration_of_claims(contrasts, statements),
-        claims.unconfirmed_note(statements, looks),
+        claims.note_on_sign_flips(statements, looks),
         f"Flips after the patch: {flips.to_text(flips.digits(0), sign=False)} %.",
         _groups(summary),
     ]
