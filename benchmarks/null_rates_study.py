@@ -6,7 +6,7 @@
 
 Knockouts are simulated as in ``benchmarks/null_rates.py``; findings and adjustment are those of the
 package. Swaps and patch sweeps are simulated as in ``benchmarks/null_rates_swap.py`` and
-``benchmarks/null_rates_patch.py``, without any effect: there a claim is left after the adjustment
+``benchmarks/null_rates_patch.py`` (30 layers, 8 places), without any effect: there a claim is left after the adjustment
 if its p-value is at most 0.05 / 8, which is the first step of Holm's method.
 """
 
@@ -25,6 +25,8 @@ from anchorlens.statistics.resamples import Resamples
 
 SWEEPS, WITH_EFFECT = 8, 2
 """Sweeps of a study, and how many of them have an effect."""
+PLACES = 8
+"""Places of a patch sweep's grid of 30 layers."""
 CELLS: tuple[tuple[str, tuple[Cut, Cut], str, tuple[Cut, Cut], int], ...] = (
     (
         "noise",
@@ -129,7 +131,7 @@ def null_studies(protocol: str, world: str, n: int, runs: int) -> tuple[float, f
 
 def _claims_something(protocol: str, world: str, n: int, seed: int, largest_p: float) -> bool:
     if protocol == "patch":
-        effects = null_rates_patch.draw(world, n, seed)
+        effects = null_rates_patch.draw(world, n, seed, PLACES)
         return bool(null_rates_patch.claimed(effects, largest_p=largest_p).any())
     delta, clusters = null_rates_swap.draw_sweep(world, n, seed)
     found = null_rates_swap.claims(delta, clusters=clusters, largest_p=largest_p)

@@ -184,6 +184,7 @@ def test_every_folder_is_a_room_of_the_order(texts):
     assert {room_of(name) for name in texts} == {LEAVES, *ORDER}
 
 
+@pytest.mark.slow
 def test_imports_follow_the_order_and_there_is_no_circle_between_files(graph):
     assert wrong_imports(graph) == []
     TopologicalSorter(graph).prepare()
@@ -208,6 +209,7 @@ def test_prompts_and_what_measures_them_import_nothing_of_questions(graph):
     assert imports_of_questions(graph) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -256,6 +258,7 @@ def test_tests_mirror_the_package():
     ] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -275,6 +278,7 @@ def test_an_import_against_the_order_is_found(texts, graph, name, line):
     assert wrong_imports(with_import(texts, graph, f"{PACKAGE}.{name}", line))
 
 
+@pytest.mark.slow
 def test_a_circle_is_found(texts, graph):
     line = "def late():\n    from anchorlens.questions.datasets import QAData"
     with pytest.raises(CycleError):

@@ -39,6 +39,7 @@ def call(*args):
     return CliRunner().invoke(cli, ["circuit", *map(str, args)], catch_exceptions=True)
 
 
+@pytest.mark.slow
 def test_a_circuit_is_printed_and_written(run, tmp_path):
     out = tmp_path / "deep" / "importances.json"
     found = call(run, "--top", 12, "--out", out)
@@ -48,6 +49,7 @@ def test_a_circuit_is_printed_and_written(run, tmp_path):
     assert al.load_circuit(out).edges == sweep.circuit(12).edges
 
 
+@pytest.mark.slow
 def test_it_is_scored_on_other_pairs(run, pairs, tiny):
     found = call(run, "--top", 12, "--pairs", pairs, "--model", tiny("llama"), "--json")
     assert found.exit_code == 0, found.output

@@ -31,6 +31,7 @@ def args(tiny, questions):
     return swap_of(tiny("llama"), questions)
 
 
+@pytest.mark.slow
 def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     out = here(capsys, *args, "--model", tiny("gpt2"), "--out", tmp_path / "a")
     assert "Largest |ΔP| of each curve" in out.out
@@ -52,6 +53,7 @@ def test_swap_and_figure_end_to_end(capsys, args, tiny, tmp_path):
     assert "plotly" in (tmp_path / "f.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_said_again_without_its_model(
     capsys, plain_figure, args, tmp_path, monkeypatch
 ):
@@ -64,6 +66,7 @@ def test_a_finished_run_is_said_again_without_its_model(
     assert here(capsys, *args).out == first
 
 
+@pytest.mark.slow
 def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_own(
     capsys, plain_figure, tiny, tmp_path
 ):
@@ -105,6 +108,7 @@ def test_json_is_one_object_of_a_file_in_place_of_a_name_with_columns_of_ones_ow
     assert set(samples["dataset"]) == {"quiz"}
 
 
+@pytest.mark.slow
 def test_config_alone_is_enough_and_flags_win(capsys, plain_figure, tiny, questions, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(
@@ -295,6 +299,7 @@ def test_what_is_missing_is_named(capsys, tmp_path, command, message):
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_an_existing_run_is_safe_and_said_before_the_work(capsys, plain_figure, args, tmp_path):
     here(capsys, *args, "--quiet", "--layers", "0", "--out", tmp_path / "a")
     before = (tmp_path / "a" / "samples.parquet").read_bytes()
@@ -319,6 +324,7 @@ def test_an_existing_run_is_safe_and_said_before_the_work(capsys, plain_figure, 
         assert ((tmp_path / "a" / "samples.parquet").read_bytes() == before) is (code == 2)
 
 
+@pytest.mark.slow
 def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figure, args, tmp_path):
     lonely, out = tmp_path / "lonely.jsonl", tmp_path / "a"
     row = {
@@ -347,6 +353,7 @@ def test_a_set_without_rows_does_not_take_the_others_with_it(capsys, plain_figur
     assert set(pd.read_parquet(out / "samples.parquet")["dataset"]) == {"mine"}
 
 
+@pytest.mark.slow
 def test_what_is_finished_stays_when_a_later_sweep_fails(
     capsys, plain_figure, args, tiny, tmp_path, monkeypatch
 ):
@@ -408,6 +415,7 @@ def test_a_command_has_its_protocols_options_and_no_others(name):
         assert f"{foreign} " not in text
 
 
+@pytest.mark.slow
 def test_starts_quickly_and_without_heavy_imports():
     """CPU seconds, best of three, because the machine may be busy.
 
@@ -447,6 +455,7 @@ def test_files_go_to_data_sets_by_name_or_order():
         data_files(["popqa"], ["pop=x.jsonl"])
 
 
+@pytest.mark.slow
 def test_knockout_from_a_shell(capsys, plain_figure, tiny, tmp_path):
     model, out = str(tiny("llama")), tmp_path / "ko"
     run = [
@@ -530,6 +539,7 @@ n_resamples = 50
 """
 
 
+@pytest.mark.slow
 def test_patch_takes_prompt_pairs_and_no_question_options(capsys, plain_figure, tiny, tmp_path):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("clean,corrupted,answer,wrong\nA B,A C,B,C\nB A,C A,B,C\n")
@@ -545,6 +555,7 @@ def test_patch_takes_prompt_pairs_and_no_question_options(capsys, plain_figure, 
     assert "--spans" in said
 
 
+@pytest.mark.slow
 def test_a_study_measures_every_protocol_on_every_set(
     capsys, plain_figure, tiny, questions, tmp_path
 ):
@@ -628,6 +639,7 @@ def test_the_short_help_fits_a_screen_and_the_long_one_has_every_option(name):
     assert len(full) > 2 * len(short)
 
 
+@pytest.mark.slow
 def test_compare_prints_the_table_and_draws_the_difference(capsys, args, tmp_path):
     here(capsys, *args, "--out", tmp_path / "a")
     here(capsys, *args, "--n-donors", "1", "--out", tmp_path / "b")

@@ -16,7 +16,7 @@ from anchorlens.progress import Progress
 from anchorlens.running.run_study import Outcome
 from tests.running.kills import hashes, interrupt
 from tests.shell import ROOT, here, shell, swap_of, write_questions
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 pytestmark = pytest.mark.usefixtures("plain_figure")
 
@@ -45,7 +45,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    "signal_name", fast((), ("SIGINT", "SIGTERM", "SIGHUP"), slow=("SIGTERM", "SIGHUP"))
+    "signal_name", choose_cases((), ("SIGINT", "SIGTERM", "SIGHUP"), slow=("SIGTERM", "SIGHUP"))
 )
 def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     """Stopped in the middle of the forward passes."""
@@ -65,6 +65,7 @@ def test_a_signal_leaves_no_half_file(args, tmp_path, signal_name):
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
 def test_a_signal_that_the_parent_ignores_stays_ignored(
     capsys, args, tmp_path, monkeypatch, signal_name
@@ -83,6 +84,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(
     assert (tmp_path / "a" / "run.json").is_file()
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_sweeps_that_are_finished(capsys, args, tiny, tmp_path, monkeypatch):
     right, before = Progress.advance, signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -133,6 +135,7 @@ def test_a_second_ctrl_c_does_not_change_the_message(
     assert "Nothing was written" not in err
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path, small_shards):
     patch = interrupt(2)
     out = tmp_path / "run"
@@ -157,6 +160,7 @@ def test_a_run_that_was_stopped_is_looked_at_and_goes_on(capsys, args, tmp_path,
     assert "already holds a run" in here(capsys, *given, code=2).err
 
 
+@pytest.mark.slow
 def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     monkeypatch.chdir(tmp_path)
     given = [*args, "--batch-size", "1", "--quiet"]
@@ -187,6 +191,7 @@ def test_jobs_and_merge(capsys, args, tmp_path, monkeypatch, small_shards):
     assert "run is already complete" in here(capsys, "merge", tmp_path / "run").out
 
 
+@pytest.mark.slow
 def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(
     capsys, args, tmp_path, small_shards
 ):
@@ -203,6 +208,7 @@ def test_merge_measures_what_is_missing_and_takes_parts_from_elsewhere(
     assert not (tmp_path / "a.parts").exists()
 
 
+@pytest.mark.slow
 def test_merge_writes_a_run_whatever_the_recorded_command_says_of_a_dry_run(
     capsys, args, tmp_path, small_shards
 ):
@@ -216,6 +222,7 @@ def test_merge_writes_a_run_whatever_the_recorded_command_says_of_a_dry_run(
     assert (out / "run.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

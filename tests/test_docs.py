@@ -18,7 +18,7 @@ import yaml
 import anchorlens as al
 from anchorlens import errors
 from tests.figures.browser import chromium
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -148,12 +148,12 @@ def test_code_in_the_docs_is_python_and_its_names_are_there(page):
                 assert node.attr in known, f"al.{node.attr} is not there"
 
 
-# The functions of the last five are called by notebooks, tests and the README, which run too.
+# The functions of the pages behind the first two are called by notebooks, tests and the README too.
 WITH_CODE = (
-    "circuits.md",
-    "edges.md",
     "from_transformerlens.md",
     "patch.md",
+    "circuits.md",
+    "edges.md",
     "index.md",
     "extending.md",
     "from_eap_ig.md",
@@ -162,7 +162,7 @@ WITH_CODE = (
 )
 
 
-@pytest.mark.parametrize("page", fast((), WITH_CODE, slow=WITH_CODE[:-5]))
+@pytest.mark.parametrize("page", choose_cases((), WITH_CODE, slow=WITH_CODE[:2]))
 def test_code_in_the_docs_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, as a reader would paste them."""
     if page == "extending.md":

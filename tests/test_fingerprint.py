@@ -338,6 +338,7 @@ assert not {{"torch", "pandas"}} & set(sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_every_process_gives_the_same_fingerprints():
     said = set()
     for seed in ("1", "2", "3"):

@@ -16,6 +16,7 @@ def place(tmp_path_factory):
         yield made
 
 
+@pytest.mark.slow
 def test_mutated_studies_and_arguments_end_in_one_message(place):
     found = list(fuzz(place, 80, seed=0))
     assert [

@@ -34,6 +34,7 @@ def unfound(attacked, numbers, seed):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_edit_with_new_checksums_is_found(few_attacked):
     bad = unfound(few_attacked, range(4), 0)

@@ -48,6 +48,7 @@ def runs(tmp_path_factory):
     base._SHARD_FLOP = before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_damage_is_found_or_changes_nothing(runs):
     bad = [

@@ -42,6 +42,7 @@ for (result,) in (al.load_run(swap), al.load_run(knockout)):
 """
 
 
+@pytest.mark.slow
 def test_commands_that_read_a_run_import_no_torch(tiny_model, tmp_path):
     swap = al.swap_sweep(tiny_model("llama"), capitals(), align="last", n_donors=2, **SMALL)
     knockout = al.knockout_sweep(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.figures.browser import has_chromium
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 NAMES = sorted(script.stem for script in FOLDER.glob("[0-9]_*.py"))
@@ -111,7 +111,7 @@ def test_the_install_line_has_what_a_notebook_imports(name):
 
 
 # Those of one's own questions and of patching; the workflow of every week runs all.
-@pytest.mark.parametrize("name", fast((), NAMES, slow=[n for n in NAMES if n[0] == "6"]))
+@pytest.mark.parametrize("name", choose_cases((), NAMES, slow=[n for n in NAMES if n[0] == "6"]))
 def test_a_notebook_runs(name, tmp_path):
     """From top to bottom in an empty folder; a cell that fails stops it, and each puts out what is
     stored.

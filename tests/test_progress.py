@@ -229,6 +229,7 @@ def test_work_goes_on_without_a_stream(monkeypatch):
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_loading_planning_and_verifying_are_named(tiny, tiny_model, monkeypatch, capsys, tmp_path):
     """Each call that may be long says what it does."""
     monkeypatch.setattr("anchorlens.progress._SILENCE", 0.0)

@@ -180,6 +180,7 @@ def test_hostile_studies_columns_and_folders_are_shown_escaped(tmp_path, monkeyp
         assert told.err and is_safe(told.out) and is_safe(told.err), told
 
 
+@pytest.mark.slow
 def test_every_command_prints_through_the_escaping_functions():
     """`click.echo` stands in output.py, and where the help of a command is printed."""
     found: list[str] = []

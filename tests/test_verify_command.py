@@ -35,6 +35,7 @@ def verify(capsys):
     return call
 
 
+@pytest.mark.slow
 def test_a_right_run_ends_with_0(run, tiny, verify):
     said = verify(run, "--model", tiny("llama"), "--cells", 5, "--device", "cpu", code=0)
     assert "run: match" in said.out
@@ -50,6 +51,7 @@ def test_a_right_run_ends_with_0(run, tiny, verify):
     assert {check["status"] for check in told["checks"]} == {"match", "not checked"}
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_memory(run, tiny, verify, layers_read):
     given = (run, "--model", tiny("llama"), "--cells", 3, "--device", "cpu")
     streamed = verify(*given, "--stream", code=0).out
@@ -62,6 +64,7 @@ def test_a_model_larger_than_memory(run, tiny, verify, layers_read):
     )
 
 
+@pytest.mark.slow
 def test_a_damaged_run_and_other_weights_end_with_1(run, tiny, verify, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     text = (copy / "run.json").read_text()
@@ -74,6 +77,7 @@ def test_a_damaged_run_and_other_weights_end_with_1(run, tiny, verify, tmp_path)
     assert "the model differs" in verify(run, "--model", tiny("qwen3"), code=1).out
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own(tiny, verify, tmp_path):
     rows = [
         {"q": f"What is the capital of {country}?", "gold": city}
@@ -105,6 +109,7 @@ def test_a_file_of_ones_own(tiny, verify, tmp_path):
     assert "other rows" in verify(tmp_path / "run", *given, code=1).out
 
 
+@pytest.mark.slow
 def test_the_recorded_file_is_found_beside_the_run(tiny, verify, tmp_path):
     file = tmp_path / "mine.jsonl"
     rows = [
@@ -125,6 +130,7 @@ def test_the_recorded_file_is_found_beside_the_run(tiny, verify, tmp_path):
     assert "file:mine.jsonl is not here" in verify(tmp_path / "run", "--cells", 0, code=0).out
 
 
+@pytest.mark.slow
 def test_what_has_to_change_ends_with_2(run, tiny, verify, tmp_path):
     assert "is not a run" in verify(tmp_path, code=2).err
     assert "Give it with --model" in verify(run, code=2).err

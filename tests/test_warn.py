@@ -57,6 +57,7 @@ def public():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decorator", ["", "@paused()", "@torch.no_grad()", "@paused()\n@paused()"])
 def test_a_decorated_function_is_no_place_of_the_user(tmp_path, decorator):
     script = tmp_path / "mine.py"

@@ -71,6 +71,7 @@ def test_functions_and_names(swap, options, said):
         swap(**options)
 
 
+@pytest.mark.slow
 def test_what_anyone_would_expect_to_work(tiny_model, tiny):
     """A model's name, all layers in words, one layer, one anchor, a list of dictionaries, a
     template for a prompt.
@@ -120,6 +121,7 @@ def test_no_model_and_no_data(tiny_model, what):
         al.swap_sweep(tiny_model("llama"), what, **QUIET)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_to_a_wrong_argument_of_a_writer(tiny_model, tmp_path, swap):
     sweep = swap()
     for call, said in (

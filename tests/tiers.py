@@ -1,6 +1,4 @@
-"""Which cases of a parametrised test run every time, which in the slow tier, and which on request
-alone.
-"""
+"""Tiers of the cases of a parametrised test: that of the test, the slow one, or on request alone."""
 
 from collections.abc import Iterable
 
@@ -10,11 +8,12 @@ ON_REQUEST = (pytest.mark.slow, pytest.mark.exhaustive)
 """Marks of further cases of a kind that the slow tier has: ``make test-exhaustive``."""
 
 
-def fast(
+def choose_cases(
     first: Iterable[object], names: Iterable[object], slow: Iterable[object] | None = None
 ) -> list[object]:
-    """The cases of a test: ``first`` in the fast tier, ``slow`` in the slow one, all others on
-    request. If ``slow`` is None, all others are in the slow tier. A tuple has several arguments.
+    """Return the cases of a test: ``first`` in the tier of the test, ``slow`` in the slow one, all
+    others on request. If ``slow`` is None, all others are in the slow tier. A tuple has several
+    arguments.
     """
     chosen = list(first)
     some = None if slow is None else list(slow)

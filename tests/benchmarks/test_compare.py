@@ -35,6 +35,7 @@ def answers(script, jobs, tiny):
     return found
 
 
+@pytest.mark.slow
 def test_cells_are_those_of_a_default_sweep(script, jobs, tiny_model):
     job = jobs["qa/both/3/2"]
     data = script("ours")._questions("popqa-sample", 0, tuple(job["sweep"]["examples"]))
@@ -179,6 +180,7 @@ def test_a_worker_is_a_process_that_answers_jobs_or_dies_with_its_reason(
     worker.close()
 
 
+@pytest.mark.slow
 def test_driver_ends_where_engines_differ(script, tiny, tmp_path, monkeypatch):
     right = in_process(script)
 

@@ -10,6 +10,7 @@ from anchorlens.progress import Progress
 from anchorlens.running import runner as driver
 
 
+@pytest.mark.slow
 def test_phases_of_a_sweep_are_told_apart(script, tiny_model):
     cost, jobs = script("cost"), script("peers.jobs")
     model = tiny_model("llama")
@@ -22,6 +23,7 @@ def test_phases_of_a_sweep_are_told_apart(script, tiny_model):
     assert (Progress.enter, driver.choose_engine) == (enter, choose)
 
 
+@pytest.mark.slow
 def test_a_sweep_without_a_phase_of_checks_is_refused(script, tiny_model):
     """What is spent on checks would be taken for measuring."""
     cost, jobs = script("cost"), script("peers.jobs")
@@ -36,6 +38,7 @@ def test_a_sweep_without_a_phase_of_checks_is_refused(script, tiny_model):
             cost._spent(model, data, {})
 
 
+@pytest.mark.slow
 def test_as_many_questions_as_asked_for_with_shots_of_their_own(script, tiny_model):
     jobs, model, data = script("peers.jobs"), tiny_model("llama"), al.load_qa("popqa-sample")
     some, plan = jobs.some_questions(model, data, 5, prompt="fewshot(2)", n_donors=1)

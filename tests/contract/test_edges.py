@@ -9,13 +9,14 @@ import anchorlens as al
 from anchorlens.models.load import load_model
 from tests.contract.models import adapter_of, hugging_face, live_bridge, tokenizer
 from tests.engine.edges.make import Case, largest_gap
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 # Norms behind attention, parallel blocks, grouped queries, and positions of every kind.
 FAMILIES = ("gpt2", "neox", "qwen2", "gemma2", "olmo2")
 
 
-@pytest.mark.parametrize("family", fast(("gpt2",), FAMILIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(("gpt2",), FAMILIES))
 def test_edges_equal_hooks(family):
     case = Case(adapter_of(family, "bridge").model)
     assert largest_gap(case, case.draw(8)) < 1e-4
@@ -28,7 +29,8 @@ def test_edges_of_a_bridge_that_a_user_made():
     assert largest_gap(case, case.draw(8)) < 1e-4
 
 
-@pytest.mark.parametrize("family", fast(("qwen2",), FAMILIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(("qwen2",), FAMILIES))
 @pytest.mark.filterwarnings("ignore:Few rows")
 def test_the_circuit_of_all_edges_is_the_model(family):
     """Faithfulness from the edges that a sweep over all of them selects; the empty circuit has the
@@ -47,6 +49,7 @@ def test_the_circuit_of_all_edges_is_the_model(family):
     assert table["rest"].item() == pytest.approx(0, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["attribution_ig", "attribution_ig_activations"])
 def test_estimates_do_not_depend_on_the_bridge(method):
     """One that a user made, and one of ``load_model``, whose norms are in the weights."""

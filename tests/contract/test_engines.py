@@ -19,7 +19,7 @@ from tests.contract.models import (
 )
 from tests.engine.fuzz import KINDS
 from tests.engine.make import cut_batch_of, random_rows
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 TRIAL = random_rows((20,), 5)[0]
 # Families that bridges run in the reference engine -> reason.
@@ -31,7 +31,9 @@ FALLBACK = {
 }
 
 
-@pytest.mark.parametrize("family", fast(("gpt2", "neox", "gemma3", "olmo2"), CONE, slow=("llama",)))
+@pytest.mark.parametrize(
+    "family", choose_cases(("gpt2", "neox", "gemma3", "olmo2"), CONE, slow=("llama",))
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_engines_agree(family, backend, kind):
@@ -85,7 +87,7 @@ def test_a_knockout_has_the_numbers_of_hooked_transformer(family):
 
 
 @pytest.mark.parametrize(
-    "family", fast(("gpt2", "gemma3", "gptj"), [*CONE, *FALLBACK], slow=("llama", "bloom"))
+    "family", choose_cases(("gpt2", "gemma3", "gptj"), [*CONE, *FALLBACK], slow=("llama", "bloom"))
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_generation_is_that_of_hugging_face(family, backend):

@@ -32,7 +32,7 @@ from tests.engine.make import (
     effects_of,
     random_rows,
 )
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 TRIAL = random_rows((20,), 5)[0]
 MODES = {"raw": None, "compatible": {"no_processing": True}, "processed": {}}
@@ -45,8 +45,9 @@ def bridge_in(mode, family):
     return adapt(load_model(bridge, tokenizer=tokenizer()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", fast(("gpt2", "llama", "phi3"), CONE, slow=("gemma2", "mistral"))
+    "family", choose_cases(("gpt2", "llama", "phi3"), CONE, slow=("gemma2", "mistral"))
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_are_those_of_the_bridges_own_forward_pass(mode, family):
@@ -89,6 +90,7 @@ def test_a_hook_on_the_module_of_hugging_face_is_named():
         assert choose_engine(adapter, "cone", TRIAL).name == "reference"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The cone engine cannot be used")
 @pytest.mark.parametrize("part", RECURRENT)
 def test_recurrent_layers_run_in_the_reference_engine_and_refuse_a_knockout(part):

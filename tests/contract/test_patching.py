@@ -18,7 +18,7 @@ from tests.contract.models import BACKENDS, adapter_of, hugging_face, recurrent,
 from tests.engine.make import random_rows
 from tests.models.tiny import VOCAB, random_model
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 ALL = sorted(name for name in ours.__all__ if name.startswith("get_act_patch_"))
 # Functions of a source head, which take two caches.
@@ -95,7 +95,10 @@ def close(found, wanted):
     assert float((found - wanted).abs().max()) < 1e-4 * float(wanted.max() - wanted.min())
 
 
-@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"]))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family", choose_cases(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"])
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_results_are_those_of_transformer_lens(name, family):
     close(*both(name, family, mean_logit))
@@ -116,7 +119,9 @@ def writes(logits):
 
 
 @pytest.mark.parametrize("metric", [rank, peak, writes], ids=lambda metric: metric.__name__)
-@pytest.mark.parametrize("family", fast(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"]))
+@pytest.mark.parametrize(
+    "family", choose_cases(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"])
+)
 @pytest.mark.parametrize(
     "name", ["resid_pre", "mlp_out", "attn_head_k_by_pos", "attn_head_pattern_all_pos"]
 )
@@ -283,7 +288,7 @@ def test_direct_paths_that_transformer_lens_refuses(family, component):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("component", ["q", "k", "v"])
 @pytest.mark.parametrize(
-    "family", fast(["llama"], ["gpt2", "llama", "qwen3", "gemma3"], slow=["gemma3"])
+    "family", choose_cases(["llama"], ["gpt2", "llama", "qwen3", "gemma3"], slow=["gemma3"])
 )
 def test_direct_paths_are_those_of_hooks_on_the_input_of_one_head(family, component, backend):
     check_by_hooks(*direct_setting(family, backend), component, source=(0, 2))

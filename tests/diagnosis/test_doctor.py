@@ -20,7 +20,7 @@ from anchorlens.models.backend import HAS_HOOKED
 from anchorlens.models.load import load_model
 from anchorlens.models.target import attach_tokenizer
 from tests.models.tiny import FAMILIES, random_model
-from tests.tiers import fast
+from tests.tiers import choose_cases
 from tests.tokenizers_small import small_tokenizer
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore")]
@@ -40,6 +40,7 @@ def statuses(found, status):
     return {check.name for check in found.checks if check.status == status}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("family", "bos"), [("llama", True), ("llama", False), ("gpt2", True)])
 def test_a_right_model_has_no_fault(family, bos, backend):
@@ -215,6 +216,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("name", "inject", "family"), FAULTS, ids=lambda value: getattr(value, "__name__", None)
@@ -230,6 +232,7 @@ def test_a_fault_is_found_by_its_check(name, inject, family, backend):
     assert f"{name}: {check.cure}" in repr(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_folded_norms_that_the_card_does_not_state_are_found(backend):
     model = make("gpt2", backend)
@@ -240,6 +243,7 @@ def test_folded_norms_that_the_card_does_not_state_are_found(backend):
     assert "processed weights" in statuses(found, status), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_norms_of_one_are_a_warning_because_an_untrained_model_has_them_too(backend):
     model = make("gpt2", backend)
@@ -251,6 +255,7 @@ def test_norms_of_one_are_a_warning_because_an_untrained_model_has_them_too(back
     assert "untrained" in check.cure
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_HOOKED, reason="the mapping is that of a HookedTransformer")
 def test_a_wrong_rope_base_of_the_mapping_is_found_by_log_probs(tiny, monkeypatch):
     from anchorlens.models.hooked import mapping
@@ -268,6 +273,7 @@ def test_a_wrong_rope_base_of_the_mapping_is_found_by_log_probs(tiny, monkeypatc
     )
 
 
+@pytest.mark.slow
 def test_a_live_bridge_is_compared_with_a_new_hugging_face_model():
     model = make("llama", "bridge")
     assert (
@@ -277,6 +283,7 @@ def test_a_live_bridge_is_compared_with_a_new_hugging_face_model():
     assert {"log-probabilities", "rotary positions"} <= statuses(doctor(model, **QUIET), "failed")
 
 
+@pytest.mark.slow
 def test_announced_folding_is_stated_and_has_no_parity():
     model = make("gpt2", "bridge")
     model.enable_compatibility_mode(disable_warnings=True)
@@ -290,6 +297,7 @@ def test_announced_folding_is_stated_and_has_no_parity():
     assert "processed" in found.checks[0].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_cone_engine_that_differs_is_found(backend, monkeypatch):
     model = make("llama", backend)
@@ -321,6 +329,7 @@ def test_a_users_hook_is_a_warning():
     assert (found.ok, statuses(found, "warning")) == (True, {"cone equals reference"})
 
 
+@pytest.mark.slow
 def test_training_mode_without_dropout_is_a_warning():
     model = make("llama", BACKENDS[0])
     model.train()
@@ -328,6 +337,7 @@ def test_training_mode_without_dropout_is_a_warning():
     assert (found.ok, statuses(found, "warning")) == (True, {"evaluation mode"})
 
 
+@pytest.mark.slow
 def test_the_model_is_unchanged_by_the_checks():
     model = make("llama", BACKENDS[0])
     before = al.model_card(model)
@@ -397,6 +407,7 @@ def command(capsys):
     return call
 
 
+@pytest.mark.slow
 def test_command(command, tiny, monkeypatch):
     out = command(tiny("llama", bos=True), "--device", "cpu", "--backend", BACKENDS[-1], code=0).out
     assert "float32 on cpu" in out
@@ -432,7 +443,7 @@ def test_help_and_import_load_no_torch():
     assert "Exit code 0: no check failed" in done.stdout
 
 
-@pytest.mark.parametrize("backend", fast((), BACKENDS, slow=("hooked",)))
+@pytest.mark.parametrize("backend", choose_cases((), BACKENDS, slow=("hooked",)))
 def test_the_demo_model_passes_in_a_minute_or_two(backend):
     before = time.process_time()
     found = doctor("smollm2-135m-instruct", device="cpu", backend=backend, **QUIET)

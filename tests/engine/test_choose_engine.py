@@ -46,6 +46,7 @@ def refused(adapter, **how):
     return picked.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_every_family_and_configuration_gets_the_engine_that_is_asked_for(tiny_model, engine):
     for adapter in (

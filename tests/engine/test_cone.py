@@ -43,12 +43,12 @@ from tests.engine.make import (
 from tests.models.tiny import FAMILIES, WINDOW
 from tests.questions.make import capital
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 TEXT_FAMILIES = sorted(set(FAMILIES) - {"gemma3_multimodal"})
 # Variants of another family (untied, by layer, sequential, ...) run in the slow tier.
 VARIANTS = {"llama_untied", "qwen2_yarn", "gpt2_by_layer", "neox_sequential", "qwen3_sliding"}
-EACH = fast([name for name in TEXT_FAMILIES if name not in VARIANTS], TEXT_FAMILIES)
+EACH = choose_cases([name for name in TEXT_FAMILIES if name not in VARIANTS], TEXT_FAMILIES)
 F32 = torch.float32
 # Sites in the order of a block: a change at one is seen in the same layer at itself and those that
 # follow.
@@ -86,6 +86,7 @@ def readers(adapter, rows):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", EACH)
 def test_swaps_at_every_site(tiny_model, family):
     """Five swaps from donors and given streams in one batch; ragged rows that are longer than the
@@ -123,7 +124,8 @@ def test_a_probe_sees_changes_below_it_and_at_earlier_sites_of_its_layer(tiny_mo
         assert below > 1e-3
 
 
-@pytest.mark.parametrize("family", fast(["llama"], ["llama", "gpt2", "gemma3", "neox"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["llama"], ["llama", "gpt2", "gemma3", "neox"]))
 def test_modules_of_the_users_own_run_as_they_are(tiny_model, family):
     """Norms and MLPs that are no module of TransformerLens's."""
     model = copy.deepcopy(tiny_model(family))
@@ -140,6 +142,7 @@ def test_modules_of_the_users_own_run_as_they_are(tiny_model, family):
 FACTS = [("France", "Paris"), ("Japan", "Tokyo"), ("Kazakhstan", "Astana city"), ("Italy", "Rome")]
 
 
+@pytest.mark.slow
 def test_swaps_on_the_real_model(smollm2):
     """SmolLM2, four questions with each other as donors: P within 0.001 points at the first, a
     middle and the last layer.

@@ -28,7 +28,7 @@ from anchorlens.models.read import READ_SLICE
 from tests.engine.configurations import BASE
 from tests.engine.make import batch_of, case, given_swaps, random_rows, swaps_off
 from tests.engine.make import cut_batch_of as cuts_of
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 GPU = torch.device("cuda:0")
 FAMILIES = ["llama", "gemma3", "gpt2", "neox"]
@@ -147,7 +147,7 @@ class NoWaits(TorchDispatchMode):
 right_step = Pass.step
 
 
-@pytest.mark.parametrize("family", fast(["gemma3", "gpt2"], [*FAMILIES, "qwen3", "olmo2"]))
+@pytest.mark.parametrize("family", choose_cases(["gemma3", "gpt2"], [*FAMILIES, "qwen3", "olmo2"]))
 def test_no_operation_of_a_block_waits(tiny_model, family):
     """Counted on a CPU, at every operation, in the first pass of an engine."""
     adapter, batch = case(tiny_model(family))
@@ -188,7 +188,8 @@ def test_the_stand_in_finds_what_a_gpu_would_punish():
                 waiting()
 
 
-@pytest.mark.parametrize("family", fast(["gemma3"], FAMILIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["gemma3"], FAMILIES))
 def test_swaps_wait_for_nothing_before_the_last_layer(tiny_model, family):
     cone, batch = copied(tiny_model, family)
     batch = replace(batch, swaps=(*batch.swaps, *given_swaps(cone.adapter)))
@@ -230,7 +231,8 @@ def test_a_common_prefix_waits_for_nothing_and_rows_share_their_launches(tiny_mo
     assert lead or launches[1] == launches[2] > 0
 
 
-@pytest.mark.parametrize("family", fast(["gemma3"], FAMILIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["gemma3"], FAMILIES))
 def test_knockouts_wait_for_nothing_before_the_last_layer(tiny_model, family):
     cone, _ = copied(tiny_model, family)
     for mode in ("mask", "zero"):

@@ -37,7 +37,7 @@ from tests.engine.pretended import CPU, There, pretended
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, llama, random_model, save_model
 from tests.raised import raises
 from tests.running.small_sweeps import sweep
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 FIRST, SECOND, THIRD = (torch.device("cuda", i) for i in range(3))
 TOKENS = torch.arange(30, 54)[None]
@@ -102,6 +102,7 @@ def test_the_pretended_devices_are_as_strict_as_cards(devices):
     assert isinstance(one.to(SECOND), There)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "n", "first", "wanted"),
     [(7, 3, 0, [0, 0, 0, 1, 1, 2, 2]), (4, 2, 1, [1, 1, 2, 2]), (2, 3, 0, [0, 1])],
@@ -126,7 +127,10 @@ def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n,
         assert account.streams(48) == steps
 
 
-@pytest.mark.parametrize("family", fast(["llama"], EVERY, slow=["gemma3", "gpt_oss", "neox"]))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family", choose_cases(["llama"], EVERY, slow=["gemma3", "gpt_oss", "neox"])
+)
 def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, family):
     one, three = load(tiny(family)), load(tiny(family), 3)
     assert devices_of(one) == (FIRST,)
@@ -144,7 +148,8 @@ def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, fami
     assert not any(block._forward_pre_hooks for block in three.blocks)
 
 
-@pytest.mark.parametrize("family", fast(["llama"], SOME, slow=["gemma3", "gpt_oss"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["llama"], SOME, slow=["gemma3", "gpt_oss"]))
 def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     wide = 48
     (one, batch), (three, _) = case(load(tiny(family))), case(load(tiny(family), 3))
@@ -181,7 +186,7 @@ def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     )
 
 
-@pytest.mark.parametrize("mode", fast(["mask"], ["mask", "zero"]))
+@pytest.mark.parametrize("mode", choose_cases(["mask"], ["mask", "zero"]))
 @pytest.mark.parametrize(
     "engine", [ConeEngine, pytest.param(ReferenceEngine, marks=pytest.mark.slow)]
 )
@@ -205,6 +210,7 @@ def test_knockouts_give_the_states_of_one_device(tiny, devices, engine, mode):
     assert a.std() > 0.1
 
 
+@pytest.mark.slow
 def test_a_prefix_stays_where_its_layers_are(tiny, devices):
     model = load(tiny("llama"), 3)
     cone, begin = ConeEngine(adapt(model)), list(range(40))
@@ -218,7 +224,8 @@ def test_a_prefix_stays_where_its_layers_are(tiny, devices):
         assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("family", fast(["gpt2"], ["llama", "gpt2", "bloom", "gpt_oss"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["gpt2"], ["llama", "gpt2", "bloom", "gpt_oss"]))
 def test_continuations_are_those_of_one_device(tiny, devices, family):
     prompts = [[*range(20), *row] for row in random_rows((9, 4, 12, 4), 5)]
     found = []
@@ -232,7 +239,8 @@ def test_continuations_are_those_of_one_device(tiny, devices, family):
     assert len({len(ids) for ids in found[0]}) > 1
 
 
-@pytest.mark.parametrize("family", fast(["llama"], ["llama", "gpt2", "gpt_oss"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["llama"], ["llama", "gpt2", "gpt_oss"]))
 def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
     """As TransformerLens's n_devices= leaves one, where the most memory was free; its own norms
     move to what they are given.
@@ -311,6 +319,7 @@ def test_truth_probes_of_a_spread_model(tiny, devices):
     assert len(found[0]) > 0
 
 
+@pytest.mark.slow
 def test_the_fullest_device_decides_how_much_is_taken(tiny):
     gib = 2**30
     with pretended(2, [3 * gib, gib]):
@@ -325,6 +334,7 @@ def test_the_fullest_device_decides_how_much_is_taken(tiny):
         assert 1 <= few < _rows_at_once(adapt(load(tiny("llama"))), 200, None)
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_each_device(tiny, deep):
     gib = 2**30
     with pretended(3, [3 * gib, 2 * gib, gib]):
@@ -372,6 +382,7 @@ def test_what_cannot_be_spread_is_said_before_anything_is_read(tiny, options, sa
                 refuse()
 
 
+@pytest.mark.slow
 def test_without_a_card_nothing_is_spread_and_a_live_hugging_face_model_is_on_two(tiny, tiny_model):
     if torch.cuda.device_count() == 0:
         with raises(InputError, "n_devices"):

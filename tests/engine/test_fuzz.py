@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.configurations import CONFIGS
 from tests.engine.fuzz import KINDS, numbered
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 CASES = {"swaps": 2, "cuts": 1}
 # One of these each, in turn.
@@ -41,7 +41,7 @@ def check_cases(kind, first):
     assert sum(effect > CHANGED for effect in contrasts) > len(contrasts) / 4
 
 
-@pytest.mark.parametrize("kind", fast((), KINDS, slow=("swaps",)))
+@pytest.mark.parametrize("kind", choose_cases((), KINDS, slow=("swaps",)))
 def test_other_cases_equal_the_reference_engine(kind):
     check_cases(kind, 10**6)
 

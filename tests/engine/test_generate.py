@@ -14,7 +14,7 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from anchorlens.models.read import Read
 from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
-from tests.tiers import fast
+from tests.tiers import choose_cases
 from tests.torch_defaults import OTHER_DEFAULTS
 
 SHARED = list(range(100, 100 + 2 * WINDOW + 3))
@@ -72,7 +72,7 @@ class Recording(Read):
 @pytest.mark.parametrize("prompts", SETS.values(), ids=SETS)
 @pytest.mark.parametrize(
     "family",
-    fast(
+    choose_cases(
         ["mistral", "gemma3", "gpt2"],
         ["llama", "mistral", "gemma2", "gemma3", "qwen2_yarn", "qwen3_sliding", "gpt2", "neox"],
         slow=["neox"],
@@ -111,6 +111,7 @@ def test_shared_prompts_are_continued_as_hugging_face_does_alone(tiny, tiny_mode
     assert new == [alone(hf, prompt, 5) for prompt in prompts]
 
 
+@pytest.mark.slow
 def test_questions_are_answered_as_hugging_face_does_alone(smollm2):
     """On the packaged model, with a shared prefix and, by one more prompt, without; None chooses
     the batch.

@@ -20,7 +20,7 @@ from tests.engine.configurations import adapter_of
 from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, case, random_rows
 from tests.engine.memory import STATUS, told_by
 from tests.models.tiny import llama, random_model, save_model
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 CPU = torch.device("cpu")
 SHAPE = Shape(
@@ -119,7 +119,8 @@ def test_without_instructions_products_are_float32s_and_rounded_once(dtype, bias
     assert float(wanted.abs().max()) > 1
 
 
-@pytest.mark.parametrize("name", fast(["gemma2"], ["gpt2", "llama", "gemma2"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choose_cases(["gemma2"], ["gpt2", "llama", "gemma2"]))
 def test_the_cone_is_no_further_from_the_truth_than_transformer_lens_is(name):
     """The truth: the same weights in float64.
 

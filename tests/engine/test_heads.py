@@ -24,7 +24,7 @@ from tests.engine.make import (
     swaps_off,
 )
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 FAMILIES = ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3", "mistral", "olmo2"]
 CELL = ((3, 9), (2, 4), (5, 14), (1, 9))
@@ -55,7 +55,7 @@ def head_batch(adapter, site):
 
 
 @pytest.mark.parametrize("site", HEAD_SITES)
-@pytest.mark.parametrize("family", fast(["llama", "gemma3"], FAMILIES, slow=["neox"]))
+@pytest.mark.parametrize("family", choose_cases(["llama", "gemma3"], FAMILIES, slow=["neox"]))
 def test_both_engines_agree(tiny_model, family, site):
     adapter = adapt(tiny_model(family))
     batch, way = head_batch(adapter, site), {"site": site, "layers": (2, 0, 1), "window": 1}

@@ -164,6 +164,7 @@ def test_mask_and_zero_are_those_of_hugging_faces_attention(pair, name, monkeypa
         assert two.apart(masked, i, plain) > 10
 
 
+@pytest.mark.slow
 def test_masked_tokens_are_as_good_as_deleted(pair):
     """States outside E_Q equal those of a run without E_Q's tokens in which the others keep their
     position ids.
@@ -190,6 +191,7 @@ def test_masked_tokens_are_as_good_as_deleted(pair):
         assert two.apart(states, i, plain, kept) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mask", "zero"])
 def test_one_pass_gives_what_separate_runs_give(pair, mode):
     """The cut in all layers, read at k, is the cut in layers 0..k, to the last bit."""
@@ -201,6 +203,7 @@ def test_one_pass_gives_what_separate_runs_give(pair, mode):
         assert not torch.equal(apart[k + 1], together[k + 1])
 
 
+@pytest.mark.slow
 def test_a_window_cuts_in_its_layers_alone(pair):
     """Against Hugging Face with another mask for the attention of these three blocks."""
     two = pair("smollm2")

@@ -78,6 +78,7 @@ def test_rows_beyond_the_rotary_table_have_the_reference_numbers(live, name):
     assert states_off(last[swaps.tokens.mask], theirs[swaps.tokens.mask], exact) <= 1
 
 
+@pytest.mark.slow
 def test_tables_grow_from_batch_to_batch(live):
     """Rows that are longer each time, by one engine: the first table of its own is soon too
     short.

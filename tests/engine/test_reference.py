@@ -68,6 +68,7 @@ def test_swap_with_itself_is_exactly_zero_and_read_logits_are_the_models_own(
         assert before.log_p[i] == pytest.approx(float(alone), abs=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fact", "site", "layer", "everywhere"),
     [
@@ -100,6 +101,7 @@ def test_all_positions_at_layer_0_and_the_last_resid_post_give_the_donors_input(
     assert before.p[0] > 2 * after.p[0, 0]
 
 
+@pytest.mark.slow
 def test_a_batch_gives_every_rows_own_numbers(smollm2):
     """Ragged rows, changed at other positions each: alone and together within 1e-5 in P."""
     adapter, rows = adapt(smollm2), rows_of(smollm2, FACTS[:3])

@@ -10,7 +10,7 @@ from anchorlens.engine.site_gradients import patch_scores, site_activations, sit
 from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from tests.engine.make import random_rows
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 # Each has an attention or norms of its own; the others run in the slow tier.
 FIRST = ["llama", "gemma2", "neox"]
@@ -95,7 +95,7 @@ def largest_difference(adapter, site):
 
 
 @pytest.mark.parametrize("site", ALL_SITES)
-@pytest.mark.parametrize("family", fast(FIRST, EACH, slow=("olmo2",)))
+@pytest.mark.parametrize("family", choose_cases(FIRST, EACH, slow=("olmo2",)))
 def test_a_score_is_the_slope_of_the_patch(double_adapter, family, site):
     adapter = double_adapter(family)
     if site in SITES and site not in adapter.sites:

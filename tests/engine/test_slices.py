@@ -103,6 +103,7 @@ def test_log_probabilities_are_those_of_a_float64_read(tiny, capped, sizes, in_s
     assert off < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gptj", "experts"])
 def test_a_sweep_in_slices_is_a_sweep(name, in_slices):
     """Against the reference engine in one piece; five anchors, lanes that join later, given

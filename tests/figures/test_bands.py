@@ -79,6 +79,7 @@ def test_there_is_no_interval_below_ten_questions(n):
     )
 
 
+@pytest.mark.slow
 def test_the_range_is_that_of_the_curves_and_their_bands_and_not_of_controls():
     low = {
         kind: plot_curves(frame(), bands=kind).layout.yaxis.range[0]

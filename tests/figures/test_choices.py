@@ -48,6 +48,7 @@ def test_a_label_is_a_text(label):
         plot_curves({label: swap_frame(MODELS, ("popqa",))})
 
 
+@pytest.mark.slow
 def test_each_data_set_has_a_panel_of_its_own():
     models = {"a": 4, "b": 6}
     figure = plot_curves(
@@ -67,6 +68,7 @@ def test_one_hue_for_each_data_set():
     assert list(looks(plot_curves(knockout_frame(MODELS), colour="dataset")).values()) == wanted
 
 
+@pytest.mark.slow
 def test_dark_has_the_same_curves_on_near_black():
     frame = knockout_frame(MODELS)
     light, dark = (
@@ -86,6 +88,7 @@ def test_dark_has_the_same_curves_on_near_black():
     assert min(contrast(own, grounds[-1]) for own in grounds[:-1]) > 4.5  # WCAG 2
 
 
+@pytest.mark.slow
 def test_paper_has_panels_and_legend_alone_on_white():
     frame, contrasts = knockout_frame(MODELS), knockout_contrasts(MODELS)
     plain, paper = (

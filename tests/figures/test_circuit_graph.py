@@ -194,6 +194,7 @@ def chains(graph, n, seed):
     return dict(list(out.items())[:n])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "effects"),
     [

@@ -73,6 +73,7 @@ def test_each_run_has_its_own_marks():
     assert (mark.xaxis, list(mark.x)) == ("x", [3])
 
 
+@pytest.mark.slow
 def test_other_metrics_and_frames_have_no_marks():
     flips = Sweep(SWAP.assign(metric="flip"), LESS, finding("same_role", (3,)))
     assert marks(plot_curves(flips, metric="flip")) == {}

@@ -64,6 +64,7 @@ def texts(figure: go.Figure) -> list[str]:
     return [note.text for note in figure.layout.annotations]
 
 
+@pytest.mark.slow
 def test_the_options_are_those_of_plot_curves(drawn):
     assert texts(drawn("matched")) == ["m"]
     assert "Bands: 95 %, pointwise" in told(drawn("matched"))
@@ -88,6 +89,7 @@ def test_layers_that_the_findings_claim_are_filled(drawn):
     }
 
 
+@pytest.mark.slow
 def test_two_runs_that_differ_in_a_setting_keep_their_contrasts(drawn):
     names = {trace.name for trace in drawn("matched", "random", "--contrasts", "all").data}
     assert {f"All rows (PopQA, {word} false answers)" for word in ("matched", "random")} <= names
@@ -100,6 +102,7 @@ def test_labels_give_each_run_panels_of_its_own(drawn):
         refused("matched", "random", *labels, said="1 different labels, 2 given runs")
 
 
+@pytest.mark.slow
 def test_the_caption_is_printed_on_request(tmp_path):
     out = str(tmp_path / "f.html")
     assert called("matched", "--out", out).output == f"figure  {out}\n"

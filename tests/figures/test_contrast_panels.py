@@ -126,6 +126,7 @@ def test_contrasts_over_all_rows_are_neutral_and_have_entries_of_their_own():
     assert figure.layout.yaxis2.zeroline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quantity", "view"), VIEWS.items())
 def test_each_button_shows_its_contrast_and_so_does_its_name(quantity, view):
     first, named = knockout(), knockout(contrasts=quantity)
@@ -191,6 +192,7 @@ def test_frames_have_no_findings_so_nothing_is_marked():
     assert "tables without findings, so nothing is marked as a claim" in told(figure)
 
 
+@pytest.mark.slow
 def test_each_model_and_data_set_has_its_own_shades_and_marks():
     models = {"a": 12, "b": 12}
     curves, contrasts = knockout_frame(models, SETS), knockout_contrasts(models, SETS)
@@ -221,6 +223,7 @@ def test_each_model_and_data_set_has_its_own_shades_and_marks():
     assert strips["x2"] == ("rgba(31,119,180,0.6)", 0, 0.025)
 
 
+@pytest.mark.slow
 def test_a_swap_is_compared_with_each_null_in_the_colours_of_its_anchors():
     anchors = ("exact_question", "pre_answer", "subject")
     nulls = ("same_role", "norm_matched")
@@ -302,6 +305,7 @@ def test_layers_that_were_not_measured_are_bridged_and_the_measured_ones_are_cro
     assert filled(figure) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("results", "contrast_tables"),
     [
@@ -317,6 +321,7 @@ def test_parts_and_repeats_draw_the_same(results, contrast_tables):
     ]
 
 
+@pytest.mark.slow
 def test_results_bring_their_own_contrasts():
     figure, wanted_ = full_figure([Sweep(CURVES, EFFECTS)]), knockout()
     assert [trace.to_plotly_json() for trace in figure.data] == [
@@ -324,6 +329,7 @@ def test_results_bring_their_own_contrasts():
     ]
 
 
+@pytest.mark.slow
 def test_without_contrasts_the_figure_is_that_of_the_curves():
     plain = full_figure(ONE).to_json()
     for contrast_tables in (

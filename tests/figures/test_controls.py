@@ -67,6 +67,7 @@ def test_the_placebo_of_each_pathway_is_dotted_in_its_colour_and_one_entry_names
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("present", "shown"),
     [

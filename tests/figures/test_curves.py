@@ -304,6 +304,7 @@ def test_templates_of_the_session_neither_change_nor_matter(monkeypatch):
     assert plot_curves(frame).to_json() == wanted
 
 
+@pytest.mark.slow
 def test_ticks_are_whole_layers():
     for layers, step in ((2, 1), (16, 2), (36, 4), (64, 8), (126, 20)):
         assert drawn([point(layer=0), point(layer=layers - 1)]).layout.xaxis.dtick == step

@@ -48,6 +48,7 @@ def test_without_kaleido_or_a_browser_the_cure_is_named(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "columns"), [(390, 1), (500, 2), (1000, 4), (1920, 4)])
 def test_a_picture_is_fitted_to_its_width_as_if_drawn_for_it_without_buttons(width, columns):
     frame, contrasts = knockout_frame(MODELS), knockout_contrasts(MODELS)

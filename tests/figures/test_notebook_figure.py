@@ -21,6 +21,7 @@ plot_curves(swap_frame({"m": 3}, ("popqa",)))
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_kernel_has_plotlys_format_and_html(monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
@@ -33,6 +34,7 @@ def test_a_cell_of_a_kernel_has_plotlys_format_and_html(monkeypatch):
     assert "Q-Anchored swap (PopQA)" in page
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_fetch_plotlys_script_shows_title_and_cure(tmp_path, monkeypatch):
     """A page of an executed notebook, opened without network, was blank."""
     monkeypatch.setattr(pio.renderers, "_default_name", "plotly_mimetype")

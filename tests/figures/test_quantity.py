@@ -95,6 +95,7 @@ def test_without_p_the_first_metric_is_drawn_with_its_unit():
     assert plot_curves(other).to_json() == plot_curves(both()).to_json()
 
 
+@pytest.mark.slow
 def test_frames_without_the_column_hold_delta_p():
     new = swap_frame({"m": 3}, ("popqa",))
     old = new.drop(columns=["metric", "probe_site"])

@@ -33,6 +33,7 @@ ENTRIES = [
 ]
 
 
+@pytest.mark.slow
 def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale(target):
     layout = target.layout
     assert titles(target) == ["Qwen3-8B", "Qwen3-32B"]
@@ -198,6 +199,7 @@ def test_the_range_holds_curves_and_bands_and_little_more(target):
     assert (min(drawn) - low) == pytest.approx(0.05 * (max(drawn) - min(drawn)))
 
 
+@pytest.mark.slow
 def test_contrasts_stand_below_each_model_and_leave_the_upper_panels_as_they_are(target):
     claimed = plot_curves(knockout_frame(), contrast_tables=knockout_contrasts(), title=TITLE)
     layout, plain = claimed.to_dict()["layout"], target.to_dict()["layout"]

@@ -74,6 +74,7 @@ def test_positions_before_the_first_difference_are_not_computed(tiny_model, monk
     assert ConeEngine.name in patch(model, by=by, site=site).record["plan"]["engine"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*answers begin without")
 def test_a_pass_of_half_the_places_has_the_same_numbers(tiny_model, monkeypatch):
     model = tiny_model("llama")

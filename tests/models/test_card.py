@@ -195,6 +195,7 @@ ABLATIONS = {
 }
 
 
+@pytest.mark.slow
 def test_ablations_through_data_are_seen_without_reading_all_weights(monkeypatch):
     sizes = {"n_layers": 1, "d_model": 300, "n_heads": 6, "d_head": 50, "d_mlp": 1500}
     others = {"d_vocab": 30_000, "n_ctx": 8, "act_fn": "gelu", "normalization_type": "LN"}

@@ -21,7 +21,7 @@ from anchorlens.models.load import load_model
 from tests.engine.fuzz import KINDS
 from tests.engine.make import random_rows
 from tests.models.tiny import FURTHER_FAMILIES, apertus, gpt_oss, random_model, save_model
-from tests.tiers import fast
+from tests.tiers import choose_cases
 from tests.tokenizers_small import small_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,9 @@ def test_the_engine_that_is_chosen_gives_the_reference_numbers(family_model, fam
 
 @pytest.mark.parametrize(
     "family",
-    fast((), sorted((FURTHER_FAMILIES | OWN).keys() - BY_ORACLE.keys()), slow=("gpt_oss", "phi")),
+    choose_cases(
+        (), sorted((FURTHER_FAMILIES | OWN).keys() - BY_ORACLE.keys()), slow=("gpt_oss", "phi")
+    ),
 )
 def test_many_random_batches(family_model, family):
     holds(adapt(family_model(family)), family, dict.fromkeys(KINDS, range(2, 7)))

@@ -74,6 +74,7 @@ def test_a_bridge_has_its_own_name_else_that_of_the_model_inside(tiny):
     assert name_of(booted) == "gpt2"
 
 
+@pytest.mark.slow
 def test_two_live_models_are_told_apart_and_a_run_is_resumed(tiny, tmp_path):
     """Both were called external; the name is the same in another process."""
     hf = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))

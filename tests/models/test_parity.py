@@ -229,6 +229,7 @@ def test_unchecked_load_says_so(tiny):
     )
 
 
+@pytest.mark.slow
 def test_smollm2_real_weights(smollm2):
     from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
 

@@ -164,6 +164,7 @@ def test_the_default_dtype_is_that_of_the_result(tiny_model, dtype):
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_another_default_device_and_a_compiled_model(tiny_model, unchecked):
     model = tiny_model("gpt2")
     clean, corrupted = prompts(1)

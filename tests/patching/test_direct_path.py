@@ -11,7 +11,7 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from tests.engine.make import random_rows
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 SHAPE = (2, 7)
 Z = "blocks.0.attn.hook_z"
@@ -108,7 +108,7 @@ def gap(found, wanted):
 
 
 @pytest.mark.parametrize("component", ["q", "k", "v"])
-@pytest.mark.parametrize("family", fast(["llama", "gpt2"], FAMILIES, slow=["gemma3"]))
+@pytest.mark.parametrize("family", choose_cases(["llama", "gpt2"], FAMILIES, slow=["gemma3"]))
 def test_pairs_are_those_of_hooks(tiny_model, family, component):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*one forward pass")
@@ -135,6 +135,7 @@ def test_half_precision_is_within_the_rounding_of_the_model(tiny, dtype, compone
     assert gap(found, exact) < max(2 * gap(wanted, exact), 0.01 * spread)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("component", ["q", "v"])
 def test_all_sources_are_single_sources(tiny_model, component):
     model = tiny_model("llama")

@@ -6,6 +6,7 @@ from tests.patching.faults import KINDS, run_faults, share_found
 from tests.tiers import ON_REQUEST
 
 
+@pytest.mark.slow
 def test_a_few_faults_of_each_kind_are_found():
     outcomes = run_faults(10, ("llama",))
     assert share_found(outcomes) == 1.0

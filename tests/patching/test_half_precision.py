@@ -48,6 +48,7 @@ METRICS = {
 }
 
 
+@pytest.mark.slow
 def test_no_metric_falls_back(half):
     for name, metric in METRICS.items():
         _, _, said = run(half, metric)

@@ -17,7 +17,7 @@ from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.blocks import HookedBlock
 from tests.engine.make import counted, random_rows
 from tests.raised import raises
-from tests.tiers import ON_REQUEST, fast
+from tests.tiers import ON_REQUEST, choose_cases
 
 FAMILIES = ["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"]
 GRIDS = ("resid_pre", "resid_mid", "attn_out", "mlp_out")
@@ -132,6 +132,7 @@ def test_all_names_are_there():
     ]  # two of transformer-lens 4, and ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), GRID_CASES)
 def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, name, recwarn):
     model = tiny_model(family)
@@ -151,7 +152,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
 @pytest.mark.parametrize(
     "function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS})
 )
-@pytest.mark.parametrize("family", fast(["llama"], FAMILIES, slow=["gemma3"]))
+@pytest.mark.parametrize("family", choose_cases(["llama"], FAMILIES, slow=["gemma3"]))
 def test_other_functions(tiny_model, family, function):
     model = tiny_model(family)
     # Those of every site are made of the others.

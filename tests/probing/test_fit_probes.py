@@ -37,6 +37,7 @@ def read(rows, states):
     return fit_probes(rows, [2, 5], states, **FACTS)
 
 
+@pytest.mark.slow
 def test_k_star_is_chosen_in_each_split_and_never_looks_at_test_rows(tiny_model, states):
     rows = rows_of(tiny_model("llama"), al.load_qa("popqa-sample", limit=90), n_splits=5)
     x = torch.tensor(np.random.default_rng(0).normal(size=(3, len(rows.rows), 12))).float()

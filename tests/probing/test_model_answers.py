@@ -286,6 +286,7 @@ def too_long(sweep):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wordy")
 @pytest.mark.parametrize("family", ["gpt2", "neox"])
 def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_sweep(crowded, family):
@@ -314,6 +315,7 @@ def test_rows_whose_answer_the_context_cuts_off_are_dropped_and_do_not_end_a_swe
     torch.testing.assert_close(sweep.delta_p, plain.delta_p)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "measured", "options"),
     [

@@ -190,6 +190,7 @@ def test_k_star_is_the_lowest_layer_within_one_standard_error_of_the_best(scored
         assert probes.probe_layer == probe_layer
 
 
+@pytest.mark.slow
 def test_the_standard_error_is_that_of_whole_questions_drawn_again():
     x, y, ids = made(60)
     held = made(25, seed=1, prefix="v", strength=0.8)

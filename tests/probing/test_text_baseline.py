@@ -142,6 +142,7 @@ def test_600_rows_take_no_longer_than_seconds(tokenizer):
     assert time.perf_counter() - start < 10
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_real_comparisons_do_not_leak_by_the_answer_in_the_question(shared_data):
     """Without matching, true answers occurred in 11 % of the questions, false ones in 0 %."""

@@ -165,6 +165,7 @@ def test_alternatives_are_read_from_lists_cells_and_separated_texts(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 @pytest.mark.parametrize("metric", ["prob", "logprob", "logit_diff"])
 def test_any_alternative_counts(tiny_model, metric, engine):
@@ -193,6 +194,7 @@ def test_any_alternative_counts(tiny_model, metric, engine):
     assert found.record["pairs"]["any"]["any_of"] is True
 
 
+@pytest.mark.slow
 def test_a_run_with_alternatives_is_verified(tmp_path, tiny_model):
     import anchorlens as al
 

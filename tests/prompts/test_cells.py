@@ -226,6 +226,7 @@ def test_a_file_that_no_system_can_open_is_one_error(name):
         assert len(str(caught.value)) < 500
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
     content = parquet(question="Who wrote Emma?", answers=pyarrow.array([["Austen"]]))
     for i in range(0, 8 * len(content), 997):
@@ -321,6 +322,7 @@ def test_directories_add_no_column_to_a_parquet_file(tmp_path):
     assert load_qa(folder / "a.parquet").examples[0].relation is None
 
 
+@pytest.mark.slow
 def test_mutated_files_give_the_independent_reading_or_one_clear_error():
     bad = {
         n: outcome

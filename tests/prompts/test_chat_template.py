@@ -171,6 +171,7 @@ def test_a_template_that_does_not_end_or_fills_the_memory_is_one_error(name, qui
     assert render_chat(tokenizer_with("fine"), TURNS, Clock()) == "fine"
 
 
+@pytest.mark.slow
 def test_an_interrupted_rendering_leaves_no_reply_behind(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -187,6 +188,7 @@ def test_an_interrupted_rendering_leaves_no_reply_behind(monkeypatch):
     assert render_chat(tokenizer_with("third"), TURNS, Clock()) == "third"
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_read_the_replies_of_its_parent():
     """A fork starts a process of its own."""
     assert render_chat(tokenizer_with("parent"), TURNS, Clock()) == "parent"

@@ -74,6 +74,7 @@ def parquet(path: Path, **columns: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path, little_memory):
     """A text of 1 MB is stored once and stands in 20 rows: 20 MB."""
     big = "x" * MEGABYTE

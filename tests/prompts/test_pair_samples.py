@@ -14,7 +14,7 @@ from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.patch.spec import Patch
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 
 @pytest.mark.parametrize("name", PAIR_SAMPLES)
@@ -60,7 +60,7 @@ def test_repeated_lists_end_before_the_answer_and_have_the_same_words():
             assert words[start:] == words[:repeated] and words[repeated] == next_word.strip()
 
 
-@pytest.mark.parametrize("name", fast((), PAIR_SAMPLES, slow=("ioi-pairs",)))
+@pytest.mark.parametrize("name", choose_cases((), PAIR_SAMPLES, slow=("ioi-pairs",)))
 def test_smollm2_prefers_the_answer_after_the_clean_prompt(smollm2, name):
     context = set_up_pairs(adapt(smollm2), load_pairs(name), Patch())
     assert len(context.pairs) == 100
@@ -85,6 +85,7 @@ def test_smollm2_prefers_the_answer_after_the_clean_prompt(smollm2, name):
     assert (clean > 0).float().mean() >= 0.95 and (corrupted < clean).float().mean() >= 0.95
 
 
+@pytest.mark.slow
 def test_a_run_on_a_sample_is_verified_without_the_data_set(tiny_model, tmp_path, plain_figure):
     run = al.patch_sweep(
         tiny_model("gpt2"),

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def rows(draw):
 KINDS = st.sampled_from([("byte", False), ("byte", True), ("metaspace", True)])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows(), min_size=1, max_size=4), KINDS)
 def test_a_row_is_a_pair_or_has_a_reason(rows, kind):

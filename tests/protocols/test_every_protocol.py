@@ -30,7 +30,7 @@ from anchorlens.runs.schema import CELL
 from tests.engine.replace_swaps import replace_swaps, right_swaps
 from tests.protocols.sweeps import assert_close, measured, questions, spec_of, swept
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 NAMES = ("swap", "knockout", "patch_tokens", "answer_only")  # those on questions
 FILES = ("samples", "curves", "examples", "contrasts")
@@ -49,7 +49,8 @@ def saved(tiny_model, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", fast(("swap", "answer_only"), NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choose_cases(("swap", "answer_only"), NAMES))
 def test_layers_may_count_from_the_end(tiny_model, name):
     model = tiny_model("llama")
     sweep = measured(model, name, layers=[-1])
@@ -76,7 +77,8 @@ def test_specifications_need_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", fast(("swap",), NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choose_cases(("swap",), NAMES))
 def test_the_same_seed_gives_the_same_bytes(tiny_model, saved, tmp_path, name):
     again = measured(tiny_model("llama"), name).save(tmp_path / "again")
     for file in FILES:
@@ -91,6 +93,7 @@ def test_another_seed_draws_other_donors(tiny_model):
     assert not other.samples()[CELL].equals(one.samples()[CELL])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
     sweep, (loaded,), analysis = (
@@ -124,6 +127,7 @@ def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
     assert specification_of(name).from_config(record["config"]) == spec_of(name, **resolved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_engine_gives_the_same(tiny_model, name):
     sweep, reference = (
@@ -142,6 +146,7 @@ def test_the_reference_engine_gives_the_same(tiny_model, name):
     assert set(sweep.curves(controls=True)["noise_floor"]) == {sweep.noise_floor}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_that_runs_out_changes_no_number(tiny_model, name, monkeypatch):
     is_swap = name == "swap"
@@ -168,7 +173,8 @@ class Planned(Exception):  # noqa: N818
     """Ends a sweep before anything is measured."""
 
 
-@pytest.mark.parametrize("name", fast(("swap", "answer_only"), NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choose_cases(("swap", "answer_only"), NAMES))
 def test_little_memory_makes_more_batches_or_one_error(tiny_model, name):
     model, whole, peaks = tiny_model("llama"), swept(tiny_model("llama"), name), []
 
@@ -188,6 +194,7 @@ def test_little_memory_makes_more_batches_or_one_error(tiny_model, name):
         measured(model, name, max_memory="1MB")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_units_cover_the_plan_and_cells_are_measured_again(tiny_model, saved, name):
     """Every unit with its work; then samples again, from what was prepared and from the run
@@ -227,6 +234,7 @@ def test_units_cover_the_plan_and_cells_are_measured_again(tiny_model, saved, na
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model, name):
     """Some layers, read by the probes of all: the same numbers there, and no cell is checked where
@@ -341,6 +349,7 @@ def test_pathways_are_those_of_the_knockout(tiny_model, name):
     assert set(sweep.samples()["pathway"]) == {"Q-Anchored", "A-Anchored"}
 
 
+@pytest.mark.slow
 def test_negative_layers_are_recorded_as_those_of_the_model(tiny_model):
     model = tiny_model("llama")
     assert (

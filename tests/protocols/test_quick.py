@@ -85,6 +85,7 @@ def check_quick(result, path):
     assert al.verify_run(path, cells=0).ok
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_quick_look_claims_nothing(tiny_model, tmp_path):
     model = tiny_model("llama")
@@ -95,6 +96,7 @@ def test_a_quick_look_claims_nothing(tiny_model, tmp_path):
     check_quick(grid, tmp_path / "patch")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_both_directions_claim_neither_necessity_nor_sufficiency(tiny_model):
     both = al.swap_sweep(

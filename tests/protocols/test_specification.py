@@ -395,6 +395,7 @@ RESOLVED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "given"), RESOLVED)
 def test_run_json_gives_the_specification_again(tiny_model, tmp_path, name, given):
     given = {"add_bos": False} | given
@@ -411,6 +412,7 @@ def test_run_json_gives_the_specification_again(tiny_model, tmp_path, name, give
     assert specification_of(name).from_config(config_of(result, tmp_path / "run")) == spec
 
 
+@pytest.mark.slow
 def test_what_was_left_open_was_resolved_and_is_the_same_sweep(tiny_model, tmp_path):
     """All layers, BOS, shots: run.json says which; measured again by it, the sweep has the same
     name and the same numbers.
@@ -430,6 +432,7 @@ def test_what_was_left_open_was_resolved_and_is_the_same_sweep(tiny_model, tmp_p
     assert (again.delta_p == result.delta_p).all()
 
 
+@pytest.mark.slow
 def test_a_truth_readout_comes_back_and_code_of_ones_own_cannot(tiny_model, tmp_path):
     model, data = tiny_model("llama"), al.load_qa("popqa-sample", limit=40)
     given = {

@@ -40,6 +40,7 @@ def raised():
     return {one.value for one in first if isinstance(one, ast.Constant)}
 
 
+@pytest.mark.slow
 def test_the_docs_list_the_reasons_of_the_package():
     # A donor that does not fit is left out; a row without any has no_donor.
     of_donors = {"same_answer", "same_tokens", "changed_outside", "corrupt_length"}

@@ -159,6 +159,7 @@ def exit_code(code: str, **env: str) -> int:
     return subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode
 
 
+@pytest.mark.slow
 def test_offline_is_respected(tmp_path):
     code = (
         "from anchorlens.questions.datasets import load_qa\nfrom anchorlens.errors import"
@@ -490,6 +491,7 @@ def test_real_files_keep_nearly_all_rows(tmp_path, shared_data, name, least, sha
         ]
 
 
+@pytest.mark.slow
 def test_parquet_and_frame_gaps_are_missing_fields(tmp_path):
     frame = pandas.DataFrame(
         [{**OWN[0], "s_pop": 3}, {"id": "z", "question": "Who wrote Ada?", "answers": ["N"]}]

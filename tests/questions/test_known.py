@@ -8,12 +8,12 @@ from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.answer_text import exact_answer, is_right
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 
 @pytest.mark.parametrize(
     "name",
-    fast(
+    choose_cases(
         (), ("popqa-sample", "triviaqa-sample", "hotpotqa-sample", "nq-sample"), slow=("nq-sample",)
     ),
 )

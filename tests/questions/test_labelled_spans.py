@@ -77,6 +77,7 @@ def test_each_form_has_fifty_labelled_questions():
         assert row["form"] != "nq" or row["question"] == row["question"].lower()
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_no_labelled_question_is_of_a_real_set_or_nearly_one(shared_data):
     """PopQA's questions of one relation share a template, so only their subject must be new."""

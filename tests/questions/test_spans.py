@@ -152,6 +152,7 @@ British capital
 WORDS = st.sampled_from(re.split(r"\s+", VOCABULARY))
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(
     st.one_of(

@@ -38,6 +38,7 @@ def drawn(page):
     return found
 
 
+@pytest.mark.slow
 def test_a_report_draws_the_edges_of_the_top_circuit(edges):
     page = render([edges], "Edges")
     (_, nothing), (layout, own) = drawn(page)
@@ -55,6 +56,7 @@ def test_a_report_draws_the_edges_of_the_top_circuit(edges):
     assert 'aria-label="Circuit: Edges' in page
 
 
+@pytest.mark.slow
 def test_the_hover_has_the_band_of_the_table(edges):
     ((_, _), (_, own)) = drawn(render([edges], "Edges"))
     table = edges.table(60).set_index("edge")
@@ -66,6 +68,7 @@ def test_the_hover_has_the_band_of_the_table(edges):
         assert band in own[name]["hovertemplate"]
 
 
+@pytest.mark.slow
 def test_few_edges_are_all_drawn(sweep_edges):
     few = sweep_edges(edges="embed -> m0, m0 -> logits")
     figures = report_figures([few])
@@ -75,6 +78,7 @@ def test_few_edges_are_all_drawn(sweep_edges):
     assert one.text.startswith("The 1 measured edge with the largest mean effect,")
 
 
+@pytest.mark.slow
 def test_edges_at_positions_have_no_circuit(sweep_edges):
     parts = sweep_edges(by="position", senders="m0", receivers="logits")
     page = render([parts], "Parts")
@@ -82,6 +86,7 @@ def test_edges_at_positions_have_no_circuit(sweep_edges):
     assert "<h3>Circuit</h3>" not in page
 
 
+@pytest.mark.slow
 def test_each_of_two_sweeps_has_its_circuit(edges, sweep_edges):
     other = sweep_edges(receivers="logits")
     found = report_figures([edges, other])

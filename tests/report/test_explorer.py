@@ -19,6 +19,7 @@ from tests.questions.make import refused
 from tests.raised import raises
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_a_report(sweeps, patch):
     for result in (*sweeps, patch):
         made = contents(result)
@@ -81,6 +82,7 @@ def test_what_is_chosen_is_known(swap, patch):
     assert repr(shown).startswith("Explorer('Activation swap: ")
 
 
+@pytest.mark.slow
 def test_mistakes_are_told(swap, unchecked):
     pytest.importorskip("anywidget")
     with raises(InputError, "sweep"):

@@ -117,6 +117,7 @@ def test_tokens_are_marked_once_and_say_the_text(sweeps):
     assert any("cut:random_tokens" in row["marks"] for row in rows(sweeps[1]))
 
 
+@pytest.mark.slow
 def test_the_page_holds_everything_once(page, sweeps):
     assert page.count("plotly.js v") == 1
     for result in sweeps:
@@ -135,6 +136,7 @@ def test_the_page_holds_everything_once(page, sweeps):
     assert not re.findall(r"(?:src|href)=[\"'](?:https?:)?//", outside)
 
 
+@pytest.mark.slow
 def test_what_a_question_says_is_no_markup(tiny_model):
     made = capitals()
     first, start, at = made.examples[0], HOSTILE.index("Peru"), HOSTILE.index("capital")
@@ -155,6 +157,7 @@ def test_what_a_question_says_is_no_markup(tiny_model):
     )[1].replace("<b><span", "")
 
 
+@pytest.mark.slow
 def test_a_report_has_the_same_bytes_after_figures_were_drawn(sweeps, tmp_path):
     before = render(sweeps, "One")
     save_html(sweeps[0].plot_example(0), tmp_path / "figure.html")
@@ -199,6 +202,7 @@ def test_findings_stand_on_the_page_in_their_parts(sweeps):
     assert page.index("−25.5") < page.index("Layers: 4-6.")
 
 
+@pytest.mark.slow
 def test_claims_of_several_sweeps_are_adjusted_on_the_page_and_on_the_terminal(sweeps, capsys):
     made = {"a": ((STANDS, 0.001), (NOT_DETECTED, 0.3)), "b": ((STANDS, 0.04),)}
     planted = [
@@ -243,6 +247,7 @@ def test_claims_of_several_sweeps_are_adjusted_on_the_page_and_on_the_terminal(s
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [BEYOND_POSITIONS, NULL_MOVES])
 def test_figures_of_a_sweep_its_run_and_its_report_mark_what_its_findings_claim(
     sweeps, tmp_path, status
@@ -287,6 +292,7 @@ def swap_table(result):
     return result.protocol.table([result])[1].drop(columns=["model", "data set"])
 
 
+@pytest.mark.slow
 def test_the_study_in_it_measures_the_same(sweeps, tmp_path, tiny):
     assert studies_of([sweeps[0]]) == []  # a table from memory stands in no file
     (text,) = studies_of(sweeps)
@@ -301,6 +307,7 @@ def test_the_study_in_it_measures_the_same(sweeps, tmp_path, tiny):
     pd.testing.assert_frame_equal(again.samples(), sweeps[1].samples())
 
 
+@pytest.mark.slow
 def test_runs_are_read_and_written(sweeps, tmp_path, capsys):
     al.save_run(list(sweeps), tmp_path / "run")
     with pytest.raises(SystemExit, match="^0$"):
@@ -313,6 +320,7 @@ def test_runs_are_read_and_written(sweeps, tmp_path, capsys):
     assert [*tmp_path.glob(".*")] == []
 
 
+@pytest.mark.slow
 def test_sweeps_that_share_no_figure_have_one_each(tiny_model):
     twice = [al.swap_sweep(tiny_model("llama"), capitals(), seed=seed, **SMALL) for seed in (0, 1)]
     assert render(twice, "seeds").count("<figure ") == 2
@@ -355,6 +363,7 @@ def test_one_example_is_shown(sweeps):
         sweeps[0].plot_example("Frence")
 
 
+@pytest.mark.slow
 def test_a_patch_sweep_is_shown_in_logits_with_its_positions_in_order(patch, tmp_path):
     figure = patch.plot_example(0)
     assert [trace.name for trace in figure.data] == list(patch.anchors)
@@ -377,6 +386,7 @@ def test_a_patch_sweep_is_shown_in_logits_with_its_positions_in_order(patch, tmp
     assert ">largest Δ logit_diff</button>" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "heads"),
     [([0, 1], ("P", "ΔP")), ([2], ("logit_diff", "Δ logit_diff")), ([0, 2], ("value", "effect"))],
@@ -399,6 +409,7 @@ def figures_in(page):
     return [json.loads(text) for text in texts]
 
 
+@pytest.mark.slow
 def test_a_report_of_curves_and_grids_draws_both(swap, patch, knockout):
     curves, grid = figures_in(render([swap, patch, knockout], "mixed"))
     names = {trace.get("name", "").partition(" (")[0] for trace in curves["data"]}
@@ -417,6 +428,7 @@ def test_a_report_of_curves_and_grids_draws_both(swap, patch, knockout):
     assert grid["layout"]["yaxis"]["ticktext"] == [str(layer) for layer in measured.layers]
 
 
+@pytest.mark.slow
 def test_the_figure_of_a_report_has_the_controls_and_the_differences(swap):
     (figure,) = figures_in(render([swap], "one"))
     legends = {trace["name"] for trace in figure["data"] if trace.get("showlegend")}
@@ -436,6 +448,7 @@ def test_the_words_of_a_page_are_defined_on_it_and_no_others(swap, patch):
         assert f"<dt>{word}</dt>" in page, word
 
 
+@pytest.mark.slow
 def test_the_curves_of_an_example_have_the_colours_of_the_figure(swap):
     page = render([swap], "one")
     (figure,) = figures_in(page)
@@ -453,6 +466,7 @@ def test_the_curves_of_an_example_have_the_colours_of_the_figure(swap):
     assert {name: lines[name] for name in own} == own
 
 
+@pytest.mark.slow
 def test_a_report_names_its_work(swap, tmp_path, monkeypatch, capsys):
     """`anchorlens report` was silent for 42 s."""
     monkeypatch.setattr("anchorlens.progress._SILENCE", 0.0)

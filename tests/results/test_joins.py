@@ -12,7 +12,7 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.joins import join_inputs
 from tests.protocols.sweeps import questions, swept
 from tests.questions.make import CAPITALS, capitals, equal_lengths
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 SWAP = {
     "n_donors": 3,
@@ -55,7 +55,7 @@ def sweeps(tiny_model):
     return make
 
 
-@pytest.mark.parametrize("name", fast(QUICK, MADE))
+@pytest.mark.parametrize("name", choose_cases(QUICK, MADE))
 def test_every_sample_has_its_row_and_stands_once(name, sweeps):
     """Checked against the examples, looked up one by one."""
     sweep = sweeps(name)
@@ -146,6 +146,7 @@ def test_one_quantity(sweeps):
         sweep.samples_with_inputs(metric="flop")
 
 
+@pytest.mark.slow
 def test_runs_that_are_read_join_in_the_same_way(sweeps, tmp_path):
     """Several models and sets in one directory: the same names of rows stand for other rows in
     another sweep.

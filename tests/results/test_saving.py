@@ -26,6 +26,7 @@ def saved(sweep, tmp_path_factory):
     return sweep.save(tmp_path_factory.mktemp("runs") / "deep" / "a")
 
 
+@pytest.mark.slow
 def test_every_file_of_the_design_is_there(saved):
     assert sorted(p.name for p in saved.iterdir()) == [
         "SHA256SUMS",
@@ -62,6 +63,7 @@ def test_record_says_where_the_numbers_come_from(saved):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_writes_is_not_replaced(sweep, tmp_path):
     """The lock is that of a sweep with `out`; the message names it."""
     for overwrite in (False, True):
@@ -75,6 +77,7 @@ def test_a_run_that_another_process_writes_is_not_replaced(sweep, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.slow
 def test_a_home_folder_is_expanded_once(sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -90,6 +93,7 @@ def test_a_home_folder_is_expanded_once(sweep, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["home"]
 
 
+@pytest.mark.slow
 def test_several_sweeps_share_a_run(tiny_model, sweep, tmp_path):
     other = al.swap_sweep(tiny_model("gpt2"), equal_lengths(), **OPTIONS)
     path = al.save_run([sweep, other], tmp_path / "both")
@@ -102,6 +106,7 @@ def test_several_sweeps_share_a_run(tiny_model, sweep, tmp_path):
     assert torch.equal(back[1].delta_p, other.delta_p)
 
 
+@pytest.mark.slow
 def test_curves_that_cannot_share_a_figure_are_still_saved(tiny_model, sweep, tmp_path):
     other = al.swap_sweep(
         tiny_model("llama"), capitals(5), **{**OPTIONS, "readout": "answer_joint"}

@@ -25,6 +25,7 @@ def sweep(tiny_model):
     return al.swap_sweep(tiny_model("llama"), capitals(5), **OPTIONS)
 
 
+@pytest.mark.slow
 def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     text = repr(sweep)
     assert "delta_p [anchor 2, layer 2, example 5]" in text
@@ -39,6 +40,7 @@ def test_repr_and_notebook_table_name_shape_and_counts(sweep):
     assert sweep._repr_html_().startswith("<p><b>Nothing is claimed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "floor", "said"),
     [
@@ -100,6 +102,7 @@ def test_curves_of_one_quantity(sweep):
         sweep.curves(metric="flip")
 
 
+@pytest.mark.slow
 def test_curves_of_the_logit_difference_are_those_of_the_two_columns(sweep, tmp_path):
     """``curves(metric="logit_diff")``: mean over questions of the change, in logits."""
     found = sweep.curves(controls=True, metric="logit_diff")
@@ -130,6 +133,7 @@ def test_curves_of_the_logit_difference_are_those_of_the_two_columns(sweep, tmp_
     assert out.is_file()
 
 
+@pytest.mark.slow
 def test_a_share_is_mean_delta_p_over_mean_p_before_with_pointwise_intervals(sweep):
     """The interval is that of the ratio over resamples of questions: with equal shares in all
     questions it has no width.

@@ -34,6 +34,7 @@ def run(sweeps, tmp_path_factory):
     return al.save_run(sweeps, tmp_path_factory.mktemp("runs") / "all")
 
 
+@pytest.mark.slow
 def test_the_labelled_array_is_delta_p_with_its_controls(sweeps):
     for sweep in sweeps:
         array = sweep.to_xarray()
@@ -64,6 +65,7 @@ def test_a_missing_xarray_names_the_extra(sweeps, monkeypatch):
         sweeps[0].to_xarray()
 
 
+@pytest.mark.slow
 def test_stored_tables_are_those_that_would_be_computed(sweeps, run):
     for made, loaded in zip(sweeps, al.load_run(run), strict=True):
         again = loaded.with_tables({})
@@ -75,6 +77,7 @@ def test_stored_tables_are_those_that_would_be_computed(sweeps, run):
         assert loaded.record == made.record
 
 
+@pytest.mark.slow
 def test_a_loaded_run_computes_no_curve_and_no_contrast(sweeps, run, monkeypatch):
     wanted = [(len(made.contrasts()), made.findings) for made in sweeps]
     for loaded, stored in zip(al.load_run(run), wanted, strict=True):

@@ -17,7 +17,7 @@ from anchorlens.runs.merging import copy_parts
 from tests.prompts.clocks import set_time
 from tests.questions.make import capitals, refused
 from tests.running.kills import hashes, interrupt
-from tests.tiers import fast
+from tests.tiers import choose_cases
 from tests.tokenizers_small import CHAT
 
 pytestmark = [
@@ -89,7 +89,8 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("name", fast(["p_true"], SWEEPS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choose_cases(["p_true"], SWEEPS))
 def test_a_sweep_that_goes_on_the_next_day_has_the_bytes_of_one_that_was_not_stopped(
     name, models, at, tmp_path
 ):
@@ -114,6 +115,7 @@ def test_a_sweep_that_goes_on_the_next_day_has_the_bytes_of_one_that_was_not_sto
     assert sweep(model, out=tmp_path / "other", restart=True).run_id != whole.run_id
 
 
+@pytest.mark.slow
 def test_other_prompts_are_another_run_and_the_same_prompts_are_the_same_run(models, at):
     """A template that writes the day gives the same bytes on the whole day."""
     found = {}
@@ -132,6 +134,7 @@ def test_other_prompts_are_another_run_and_the_same_prompts_are_the_same_run(mod
     assert not by_second[0].samples()["value_before"].equals(by_second[2].samples()["value_before"])
 
 
+@pytest.mark.slow
 def test_a_time_can_be_given(models, at):
     model, _ = models(SECONDS)
     at(EVENING)
@@ -143,6 +146,7 @@ def test_a_time_can_be_given(models, at):
     assert first_lines(swap(model, prompt="chat(2025-01-02)")) == {"At 02 Jan 2025 00:00:00"}
 
 
+@pytest.mark.slow
 def test_a_template_that_does_not_read_the_clock_has_none(models, at, tmp_path):
     model, _ = models(CHAT)
     found = []
@@ -163,6 +167,7 @@ def test_what_is_no_time_is_refused_before_a_model_is_loaded(text):
         al.Study("missing-model", capitals(), al.Swap(prompt=f"chat({text})")).check(models=False)
 
 
+@pytest.mark.slow
 def test_jobs_that_start_on_two_days_share_the_clock_of_the_first(models, at, tmp_path):
     model, _ = models(SECONDS)
     at(EVENING)
@@ -174,6 +179,7 @@ def test_jobs_that_start_on_two_days_share_the_clock_of_the_first(models, at, tm
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_jobs_on_machines_that_share_no_files(models, at, tmp_path):
     """On one day a template that writes the date has the same prompts; on two days they need one
     time.
@@ -206,6 +212,7 @@ def test_jobs_on_machines_that_share_no_files(models, at, tmp_path):
     assert hashes(tmp_path / "given") == hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["out", None])
 def test_all_sweeps_of_a_study_read_one_clock(out, models, at, tmp_path):
     """Midnight passes between its sweeps; with and without a run directory."""
@@ -219,6 +226,7 @@ def test_all_sweeps_of_a_study_read_one_clock(out, models, at, tmp_path):
     assert [first_lines(result) for result in done.results] == [{TEXTS[EVENING]}] * 2
 
 
+@pytest.mark.slow
 def test_verify_and_report_do_not_read_the_clock(models, at, tmp_path):
     model, _ = models(SECONDS)
     at(EVENING)
@@ -236,6 +244,7 @@ def test_verify_and_report_do_not_read_the_clock(models, at, tmp_path):
     assert checks["detail"].filter(like="inputs").iloc[0].endswith("drawn again")
 
 
+@pytest.mark.slow
 def test_the_study_in_a_report_repeats_the_prompts(models, at, tmp_path):
     model, _ = models(SECONDS)
     options = {**OPTIONS, "batch_size": 4}
@@ -265,6 +274,7 @@ class Headed:
         return PromptText(f"{HEADS[-1]} Q: {question}\nA:", 5, " ")
 
 
+@pytest.mark.slow
 def test_a_prompt_of_a_user_that_renders_other_texts_is_another_run(models, tmp_path, monkeypatch):
     model, _ = models(CHAT)
     first, again = swap(model, prompt=Headed()), swap(model, prompt=Headed())

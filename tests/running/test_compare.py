@@ -154,6 +154,7 @@ def test_a_difference_that_few_questions_carry_is_noted():
     assert "Few questions" not in repr(compare(run(a), run(a - 5)))
 
 
+@pytest.mark.slow
 def test_bands_hold_jointly_over_anchors_and_sweeps():
     """One sweep of one anchor has its own band; further anchors and sweeps widen it, not the
     pointwise interval.
@@ -215,6 +216,7 @@ def test_metric_and_unit_are_those_of_the_samples(measured, metric, said):
     assert axis == ("difference (logits)" if "logit" in said else "difference (points)")
 
 
+@pytest.mark.slow
 def test_positions_are_in_order():
     """Anchors of ``patch``; a sort as text would put position 10 after position 1."""
     frames = [

@@ -36,7 +36,7 @@ from tests.running.kills import (
     write_kills,
 )
 from tests.shell import ROOT
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 pytestmark = [
     pytest.mark.usefixtures("small_shards"),
@@ -231,7 +231,8 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("case", fast(FAST, [*CASES, *RAY_CASES], slow=SLOW))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", choose_cases(FAST, [*CASES, *RAY_CASES], slow=SLOW))
 def test_the_bytes_are_those_of_one_process(case, whole, tiny, tiny_model, tmp_path, request):
     name, way = case.split()
     if WAYS[way] in FORKED and sys.platform != "linux":
@@ -250,6 +251,7 @@ def test_the_bytes_are_those_of_one_process(case, whole, tiny, tiny_model, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
 def test_a_sweep_that_is_killed_at_random_moments(tiny_model, tmp_path):
     seed = random.randrange(10**6)
@@ -260,7 +262,7 @@ def test_a_sweep_that_is_killed_at_random_moments(tiny_model, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
-@pytest.mark.parametrize("kind", fast((), WRITES, slow=("replaced",)))
+@pytest.mark.parametrize("kind", choose_cases((), WRITES, slow=("replaced",)))
 def test_a_final_write_that_is_killed_before_a_file_operation(tiny_model, tmp_path, kind):
     """A tenth of them; ``python -m tests.running.kills`` takes all."""
     seed = random.randrange(10**6)
@@ -269,7 +271,7 @@ def test_a_final_write_that_is_killed_before_a_file_operation(tiny_model, tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked and traced")
-@pytest.mark.parametrize("kind", fast((), COMMANDS, slow=("resumed",)))
+@pytest.mark.parametrize("kind", choose_cases((), COMMANDS, slow=("resumed",)))
 def test_a_command_that_is_killed_at_random_system_calls(tiny_model, tmp_path, kind):
     """Three times; ``python -m tests.running.kills`` does it fifty times."""
     seed = random.randrange(10**6)

@@ -13,6 +13,7 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.checksums import write_sums
 
 
+@pytest.mark.slow
 def test_results_are_read_as_they_were_written(tiny_model, plain, tmp_path):
     """A swap and a knockout of one model."""
     with warnings.catch_warnings():
@@ -61,6 +62,7 @@ def test_every_protocol_of_the_registry_is_whole(name):
     assert getattr(al, spec.__name__) is spec
 
 
+@pytest.mark.slow
 def test_figures_take_run_directories_in_place_of_results(plain, tmp_path):
     path = plain.save(tmp_path / "run")
     wanted = al.plot_curves(plain)

@@ -9,6 +9,7 @@ from tests.engine.replace_swaps import replace_swaps
 from tests.running.small_sweeps import delta_p, memory_warnings, running_out, sweep
 
 
+@pytest.mark.slow
 def test_a_pair_that_does_not_fit_at_all_layers_is_measured_at_some(tiny_model, plain, monkeypatch):
     through = running_out(monkeypatch, lambda rows, layers: rows * layers > 2)
     split, told = memory_warnings(lambda: sweep(tiny_model("llama")))
@@ -31,6 +32,7 @@ def test_memory_that_suffices_for_nothing_and_another_error_are_raised(tiny_mode
         sweep(tiny_model("llama"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
 def test_what_is_freed_goes_back_where_more_is_held_than_planned():
     kept = holes(40)

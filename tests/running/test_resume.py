@@ -37,6 +37,7 @@ def parts(small_shards, tiny_model, tmp_path_factory):
     return parts_of(out)
 
 
+@pytest.mark.slow
 def test_what_is_done_is_done(tiny_model, tmp_path, monkeypatch):
     model, out = tiny_model("llama"), tmp_path / "out"
     first = swap(model, out=out, resume=True)  # nothing is there yet: it begins
@@ -84,6 +85,7 @@ def test_what_changed_is_named(change, said, parts, tiny, tmp_path):
     assert shards_in(parts_of(out)) == 2  # nothing lost
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_measured_again_and_force_new_begins_again(parts, tiny_model, tmp_path):
     model, out = tiny_model("llama"), tmp_path / "out"
     shutil.copytree(parts, parts_of(out))
@@ -139,6 +141,7 @@ def test_shards_of_other_code_are_refused(parts, tiny_model, tmp_path, monkeypat
     assert shards_in(tmp_path / "out.parts") == 2
 
 
+@pytest.mark.slow
 def test_every_environment_that_took_part_is_in_the_record(
     parts, tiny_model, tmp_path, monkeypatch
 ):
@@ -151,6 +154,7 @@ def test_every_environment_that_took_part_is_in_the_record(
     assert other["versions"] == record["versions"]
 
 
+@pytest.mark.slow
 def test_a_refused_restart_keeps_the_parts(parts, tiny_model, tmp_path):
     """A run is there already, and may not be replaced."""
     swap(tiny_model("llama"), out=tmp_path / "out")
@@ -160,6 +164,7 @@ def test_a_refused_restart_keeps_the_parts(parts, tiny_model, tmp_path):
     assert shards_in(tmp_path / "out.parts") == 2
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_run(tiny_model, tmp_path):
     model, out = tiny_model("llama"), tmp_path / "out"
 
@@ -212,6 +217,7 @@ def test_a_place_where_the_final_write_would_fail_is_refused_at_once(
     assert [file.name for file in tmp_path.iterdir()] == (["mount"] if name == "mount" else [])
 
 
+@pytest.mark.slow
 def test_jobs_rehearse_the_final_write_once(tiny_model, tmp_path, monkeypatch):
     """A hundred jobs that start at once would else wait for each other."""
     rehearsed, right, model = [], run_storage.rehearse_write, tiny_model("llama")
@@ -232,6 +238,7 @@ def test_jobs_rehearse_the_final_write_once(tiny_model, tmp_path, monkeypatch):
     assert rehearsed == [tmp_path / "a"] * 2
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_cleaned_by_resume(tiny_model, tmp_path):
     """A process was killed while it removed the parts and the run that it had replaced."""
     first = swap(tiny_model("llama"), out=tmp_path / "a", seed=1)
@@ -248,6 +255,7 @@ def test_a_finished_run_is_cleaned_by_resume(tiny_model, tmp_path):
     assert hashes(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_changed_during_a_sweep_has_no_effect_on_its_place(
     tiny_model, tmp_path, monkeypatch
 ):

@@ -159,6 +159,7 @@ class OwnMeasurement(Measurement):
         return SWAP.measure(engine, inputs, spec, unit, on_work)
 
 
+@pytest.mark.slow
 def test_a_measurement_that_is_not_recheckable_runs_without_spot_checks(tiny_model, plain):
     measurement, plans = OwnMeasurement(), []
     assert not isinstance(measurement, Recheckable)

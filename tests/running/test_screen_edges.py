@@ -11,6 +11,7 @@ from tests.protocols.edges.test_edges import pairs_of
 OPTIONS = {"receivers": "a2.*,m2,logits", "progress": False}
 
 
+@pytest.mark.slow
 def test_the_statement_is_true_where_all_edges_are_known(tiny_model):
     """Forty audits of a small model, whose edges are all measured."""
     model = tiny_model("llama")
@@ -28,6 +29,7 @@ def test_the_statement_is_true_where_all_edges_are_known(tiny_model):
     assert (table.set_index("edge")["effect"].abs() - sizes.loc[table["edge"]]).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 def test_the_statement_by_segment_is_about_edges_that_reach_the_cut_at_some_segment(tiny_model):
     """Every edge counts once, with the largest of its segments."""
     model = tiny_model("llama")
@@ -56,6 +58,7 @@ def test_the_statement_by_segment_is_about_edges_that_reach_the_cut_at_some_segm
     assert len(found.table()) == 3 * 30
 
 
+@pytest.mark.slow
 def test_a_cut_that_every_edge_reaches_is_missed_by_all_others(tiny_model):
     found = al.screen_edges(tiny_model("llama"), pairs_of(2), top=10, audit=20, cut=0.0, **OPTIONS)
     assert found.missed_at_most == sum(audit.size for audit in found.audits)
@@ -79,6 +82,7 @@ def test_bad_input(tiny_model, options, argument):
         al.screen_edges(tiny_model("llama"), pairs_of(2), **OPTIONS | options)
 
 
+@pytest.mark.slow
 def test_fewer_edges_than_candidates_leave_nothing_to_miss(tiny_model):
     options = {"receivers": "a1.h0.q", "progress": False}
     found = al.screen_edges(tiny_model("llama"), pairs_of(2), top=100, audit=5, **options)
@@ -111,6 +115,7 @@ def test_the_cost_is_planned_before_anything_is_measured(tiny_model, monkeypatch
         al.screen_edges(model, pairs_of(2), on_plan=stop, **OPTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("receivers", ["logits", "all"])
 def test_the_planned_time_counts_what_few_edges_cost(tiny_model, receivers):
     """Passes over single rows, checks and tables take most of the time of a small screen."""

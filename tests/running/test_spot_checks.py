@@ -33,6 +33,7 @@ def falsify(monkeypatch, wrong, *, after=0):
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0.01, float("nan")])
 def test_an_engine_that_is_wrong_is_stopped_after_its_first_batch(tiny_model, monkeypatch, wrong):
     batches = falsify(monkeypatch, wrong)
@@ -55,6 +56,7 @@ def test_an_engine_that_is_wrong_is_stopped_after_its_first_batch(tiny_model, mo
     assert unchecked["noise"] == {"floor": None, "cells": 0}
 
 
+@pytest.mark.slow
 def test_a_later_difference_marks_the_run_and_loses_nothing(tiny_model, monkeypatch, tmp_path):
     falsify(monkeypatch, 0.01, after=1)
     with pytest.warns(
@@ -69,6 +71,7 @@ def test_a_later_difference_marks_the_run_and_loses_nothing(tiny_model, monkeypa
     assert al.load_run(tmp_path / "run")[0].record["checks"]["failed"] == failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 5, 10_000])
 def test_checks_and_noise_are_recorded(tiny_model, k):
     """No more cells are checked than there are."""
@@ -117,6 +120,7 @@ def test_cells_of_many_layers_are_measured_in_one_pass(tiny_model, passes, optio
     assert result.samples()["effect"].abs().max() > 0.01
 
 
+@pytest.mark.slow
 def test_little_memory_checks_cell_by_cell(tiny_model, passes):
     plans = []
     sweep(
@@ -146,6 +150,7 @@ def test_half_precision_has_a_larger_noise_floor(tiny, plain):
     assert record["noise"]["floor"] > 1000 * plain.record["noise"]["floor"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "allowed"), [("float32", 0.01), ("float16", 0.1), ("bfloat16", 0.5)]
 )

@@ -18,7 +18,7 @@ from tests.models.tiny import llama, random_model, save_model
 from tests.questions.make import capitals
 from tests.raised import raises
 from tests.running.small_sweeps import sweep
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 FAMILIES = ["llama", "qwen3", "gemma3", "gpt2", "neox", "phi"]
@@ -47,7 +47,8 @@ def same(one, two):
     assert one.run_id == two.run_id
 
 
-@pytest.mark.parametrize("family", fast(["llama", "gemma3"], FAMILIES, slow=["gpt2"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(["llama", "gemma3"], FAMILIES, slow=["gpt2"]))
 def test_swaps_in_the_same_batches_are_the_same_numbers(tiny_model, streamed, family):
     whole, layers = sweep(tiny_model(family), batch_size=4), sweep(streamed(family), batch_size=4)
     same(whole, layers)
@@ -55,6 +56,7 @@ def test_swaps_in_the_same_batches_are_the_same_numbers(tiny_model, streamed, fa
     assert layers.noise_floor == whole.noise_floor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_knockouts_in_the_same_batches_are_the_same_numbers(tiny_model, streamed, family):
     data = al.load_qa("popqa-sample", limit=45)
@@ -67,6 +69,7 @@ def test_knockouts_in_the_same_batches_are_the_same_numbers(tiny_model, streamed
         np.testing.assert_array_equal(probe.coef_, layers.probes.splits[0].probes[k].coef_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -92,6 +95,7 @@ def test_generated_answers(tiny_model, streamed):
     assert whole == layers
 
 
+@pytest.mark.slow
 def test_a_hook_of_the_users_own_is_heard(streamed):
     model = streamed("llama")
     model.add_perma_hook("blocks.1.hook_mlp_out", lambda value, hook: 0 * value)
@@ -99,6 +103,7 @@ def test_a_hook_of_the_users_own_is_heard(streamed):
         assert sweep(model, batch_size=4).record["plan"]["engine"] == "reference"
 
 
+@pytest.mark.slow
 def test_all_rows_go_up_the_layers_together(tmp_path, layers_read, monkeypatch):
     import anchorlens.engine.cone as cone
 
@@ -126,6 +131,7 @@ def test_all_rows_go_up_the_layers_together(tmp_path, layers_read, monkeypatch):
     assert "weight_reads" not in whole.record["plan"]
 
 
+@pytest.mark.slow
 def test_memory_is_planned_with_two_layers(tiny_model, streamed):
     plans = []
     sweep(tiny_model("llama"), batch_size=4, on_plan=plans.append)

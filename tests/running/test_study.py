@@ -21,6 +21,7 @@ def small(**changes):
     return al.Swap(**SMALL | changes)
 
 
+@pytest.mark.slow
 def test_two_specifications_on_one_model_and_set(tiny, tmp_path):
     study = al.Study(str(tiny("llama")), [capitals(4)], [small(), small(seed=1)], device="cpu")
     seen = []
@@ -51,6 +52,7 @@ def test_a_specification_that_stands_twice_is_refused_before_any_model(tiny, oth
         al.run_study(study)
 
 
+@pytest.mark.slow
 def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
     """All layers and 0-2 are one thing for a model of three, which is known only once there is the
     model.
@@ -64,6 +66,7 @@ def test_what_turns_out_to_be_the_same_sweep_is_kept_once(tiny, tmp_path):
     assert "repeats a finished sweep" in said[0]
 
 
+@pytest.mark.slow
 def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
     real, calls = run_storage.write_results, []
 
@@ -87,6 +90,7 @@ def test_a_failing_write_counts_nothing_as_kept(tiny, tmp_path, monkeypatch):
     assert len(al.run_study(study, tmp_path / "a", resume=True).results) == 2
 
 
+@pytest.mark.slow
 def test_a_stop_between_the_two_renames_brings_the_old_run_back(tiny_model, tmp_path, monkeypatch):
     sweep = al.swap_sweep(tiny_model("llama"), capitals(4), **SMALL)
     sweep.save(tmp_path / "a")

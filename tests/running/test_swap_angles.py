@@ -17,6 +17,7 @@ def angle(one, two):
     return torch.rad2deg(torch.arccos(cosine.clamp(-1, 1)))
 
 
+@pytest.mark.slow
 def test_angles_are_those_of_cached_activations(tiny_model):
     model = tiny_model("llama")
     data = capitals()

@@ -18,7 +18,7 @@ from anchorlens.running import verify as verifying
 from anchorlens.runs.checksums import SUMS, write_sums
 from tests.questions.make import capitals
 from tests.raised import raises
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:Few rows")
 SMALL = {"align": "last", "n_donors": 2, "n_resamples": 20, "progress": False}
@@ -118,7 +118,8 @@ def found(verified, what):
 FAST = ["swap", "probe", "knockout"]
 
 
-@pytest.mark.parametrize("name", fast(FAST, SWEEPS, slow=["nulls", "denoising", "noise"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choose_cases(FAST, SWEEPS, slow=["nulls", "denoising", "noise"]))
 def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
     verified = verify(written(name), tiny_model, cells=20)
     assert verified.ok, verified
@@ -205,8 +206,10 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", fast([name for name in CHANGES if name.startswith(("swap", "knockout"))], CHANGES)
+    "case",
+    choose_cases([name for name in CHANGES if name.startswith(("swap", "knockout"))], CHANGES),
 )
 def test_another_number_or_input_is_a_mismatch(case, copied, tiny_model):
     run, (table, change, what, words) = copied(case.split()[0]), CHANGES[case]
@@ -230,6 +233,7 @@ def rewrite(run, table, change):
     write_sums(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -274,6 +278,7 @@ def test_a_record_that_does_not_follow_from_its_run_is_a_mismatch(
     assert re.match(words, "; ".join(problems)), verified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"questions": 99}, {"layers": {str(k): [0.5] * 5 for k in range(3)}}]
 )
@@ -286,6 +291,7 @@ def test_an_auc_of_rows_without_samples_is_read_again(change, copied, tiny_model
     assert not verify(run, tiny_model, cells=1).ok
 
 
+@pytest.mark.slow
 def test_a_run_that_is_replaced_while_it_is_verified_is_named(
     copied, tiny_model, tmp_path, monkeypatch
 ):
@@ -302,6 +308,7 @@ def test_a_run_that_is_replaced_while_it_is_verified_is_named(
         verify(run, tiny_model, cells=1)
 
 
+@pytest.mark.slow
 def test_another_figure_is_a_mismatch(copied):
     run = copied("swap")
     (run / "figure.html").write_text("<script>alert(1)</script>")
@@ -310,6 +317,7 @@ def test_another_figure_is_a_mismatch(copied):
     assert [one.what for one in verified.checks if one.status == verifying.MISMATCH] == ["figure"]
 
 
+@pytest.mark.slow
 def test_the_inputs_are_drawn_again_only_from_the_same_rows(written, tiny_model):
     run = written("swap")
     alike, fewer, none = (
@@ -322,6 +330,7 @@ def test_the_inputs_are_drawn_again_only_from_the_same_rows(written, tiny_model)
     assert "rows not drawn again: the data set is not here" in none.detail
 
 
+@pytest.mark.slow
 def test_all_cells_can_be_measured_again(written, tiny_model):
     some, every = (verify(written("swap"), tiny_model, cells=cells) for cells in (9, "all"))
     n = len(al.load_run(written("swap"))[0].samples())
@@ -350,6 +359,7 @@ def test_each_file_is_checked(copied):
             file.write_bytes(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cells"), [("figure.html", verifying.MATCH), (SUMS, verifying.NOT_CHECKED)]
 )
@@ -363,6 +373,7 @@ def test_cells_are_measured_where_only_the_figure_is_another(name, cells, copied
     assert not verified.ok
 
 
+@pytest.mark.slow
 def test_the_hashes_come_first(copied, written, tiny_model):
     run = copied("swap")
     record = json.loads((run / "run.json").read_text())
@@ -388,6 +399,7 @@ def test_the_hashes_come_first(copied, written, tiny_model):
     )  # an embedded sample
 
 
+@pytest.mark.slow
 def test_other_weights_are_not_measured(written, tiny):
     other = al.load_model(str(tiny("llama")), device="cpu")
     other.blocks[1].mlp.W_out.data[0, 0] += 1e-3
@@ -399,6 +411,7 @@ def test_other_weights_are_not_measured(written, tiny):
         assert not verified.ok
 
 
+@pytest.mark.slow
 def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
     with raises(InputError, "model"):
         al.verify_run(written("swap"), show_progress=False)
@@ -412,8 +425,9 @@ def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
     assert verified.ok, verified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", fast(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"])
+    "name", choose_cases(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"])
 )
 def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, monkeypatch):
     """Its blocks are never all there, the hashes are those of the model in memory, and the cells
@@ -440,6 +454,7 @@ def test_a_model_larger_than_memory_is_read_layer_by_layer(name, written, tiny, 
     pd.testing.assert_frame_equal(streamed.cells(), whole.cells())
 
 
+@pytest.mark.slow
 def test_own_code_has_to_be_given_again(tiny_model, tmp_path):
     al.swap_sweep(tiny_model("llama"), capitals(), readout=own_readout, **SMALL).save(
         tmp_path / "run"
@@ -498,6 +513,7 @@ def test_the_cells_are_random_and_of_every_sweep(tiny_model, tmp_path):
     assert not one.cells()[keys].equals(other.cells()[keys])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_arguments(written, tiny_model, tmp_path):
     with pytest.raises(RunError, match="is not a run"):

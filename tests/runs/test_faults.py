@@ -408,6 +408,7 @@ def kill_at_operation(folder, number, work):
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
 @pytest.mark.parametrize("there", THERE)
 def test_a_rehearsal_that_is_killed_leaves_nothing_for_ever(tmp_path, there):

@@ -350,6 +350,7 @@ with whole(Path(sys.argv[1])) as journal:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of resources")
 def test_a_full_disk_keeps_what_was_measured(tmp_path):
     done = subprocess.run(
@@ -463,6 +464,7 @@ def test_parts_that_do_not_fit_are_refused_and_nothing_is_copied(what, said, tmp
     assert names(tmp_path) == there
 
 
+@pytest.mark.slow
 def test_neither_status_nor_anything_in_this_room_needs_torch(tmp_path):
     jobs(tmp_path / "out", "1/2")
     code = (

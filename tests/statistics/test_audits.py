@@ -67,6 +67,7 @@ def test_more_draws_and_less_confidence_give_lower_limits():
     assert most_with_property([Audit(1000, 100, 2)]) > wide
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(0, 0), (6, 0), (0, 25), (40, 300), (1, 1)])
 def test_the_limit_holds_in_95_of_100_draws(hidden):
     """400 audits of two strata of 200 and 3,000 edges, of which some have the property; the lower

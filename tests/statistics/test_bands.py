@@ -423,6 +423,7 @@ def test_a_band_of_few_carriers_is_that_with_a_question_at_the_end_of_the_scale(
         np.testing.assert_allclose(made.sim_high, np.maximum(high, made.high))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [40, 100])
 def test_few_carriers_are_noticed_and_their_band_covers(n):
     """Without the end of the scale the band covers 82 % at 40 questions and 90 % at 100."""

@@ -83,6 +83,7 @@ def test_the_intraclass_correlation_is_that_of_the_levels():
     assert np.isnan(intraclass_correlation(values[:10], np.arange(10)))
 
 
+@pytest.mark.slow
 def test_a_level_per_cluster_is_covered_if_clusters_are_drawn():
     """Drawn by question, the interval of a mean is too short."""
     covered = {True: 0, False: 0}

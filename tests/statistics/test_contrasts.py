@@ -120,6 +120,7 @@ def run_rates(rates, world, runs):
     return rates.sweep_rates(40, rates.WORLDS[world], runs=runs, seed=1, resamples=200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["noise", "size with confidence", "skewed"])
 def test_without_an_effect_each_tail_is_small(rates, world):
     """Measured with 1,000 runs: 1 to 5 % (docs/statistics.md).
@@ -131,6 +132,7 @@ def test_without_an_effect_each_tail_is_small(rates, world):
     assert max(found["stands"], found["one or two"], found["reversed"]) <= 8
 
 
+@pytest.mark.slow
 def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
     erased = run_rates(rates, "cut erases the truth part", 25)
     assert (
@@ -143,6 +145,7 @@ def test_effects_are_found_and_disturbance_is_not_called_specific(rates):
     assert noisier["row_specific_vs_placebo <"] <= 10
 
 
+@pytest.mark.slow
 def test_where_both_cuts_attenuate_the_effect_is_not_called_specific(rates):
     """The row-specific effect of the cut alone lies below 0 in many of these sweeps."""
     found = run_rates(rates, "both attenuate, cut noisier", 40)

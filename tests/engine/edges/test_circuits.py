@@ -10,7 +10,7 @@ from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, remove_in_or
 from anchorlens.engine.metrics import LOGIT_DIFF
 from tests.engine.edges.hooked_circuits import circuit_logits
 from tests.engine.edges.make import Case
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 FAMILIES = ("llama", "gpt2", "gemma2", "neox", "qwen3", "mistral")
 
@@ -43,7 +43,7 @@ def by_hooks(case, prompts, edges):
     return float(logits[answer] - logits[wrong])
 
 
-@pytest.mark.parametrize("family", fast(("llama", "neox"), FAMILIES, slow=("gemma2",)))
+@pytest.mark.parametrize("family", choose_cases(("llama", "neox"), FAMILIES, slow=("gemma2",)))
 @pytest.mark.parametrize("n_ablated", [1, 3])
 @torch.no_grad()
 def test_circuits_equal_hooks(tiny_model, family, n_ablated):
@@ -67,7 +67,7 @@ def placed_circuits(case, shares=(0.1, 0.4, 0.8, 1.0)):
     return [tuple(e for e in edges if rng.random() < share) for share in shares]
 
 
-@pytest.mark.parametrize("family", fast(("llama",), FAMILIES, slow=("gemma2",)))
+@pytest.mark.parametrize("family", choose_cases(("llama",), FAMILIES, slow=("gemma2",)))
 @torch.no_grad()
 def test_circuits_with_edges_at_single_places_equal_hooks(tiny_model, family):
     """The prompts differ from position 4 on; the places are out of order."""
@@ -141,7 +141,8 @@ def test_equal_prompts_change_nothing(tiny_model):
     assert len(set(runs_of(case, prompts).values([(), case.edges]))) == 1
 
 
-@pytest.mark.parametrize("family", fast(("llama",), ("llama", "neox")))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(("llama",), ("llama", "neox")))
 @torch.no_grad()
 def test_acdc_keeps_the_edges_of_a_plain_implementation(tiny_model, family):
     case = Case(tiny_model(family))

@@ -10,14 +10,15 @@ from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.metrics import LogitDiffReader
 from anchorlens.errors import InputError
 from tests.engine.edges.make import Case, largest_gap
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 FAMILIES = ("llama", "gpt2", "gemma2", "gemma3", "olmo2", "neox", "qwen3", "mistral")
 WAYS = [(between, behind) for between in ("direct", "mlps") for behind in ("flow", "freeze")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", fast(("llama", "gemma2", "neox"), FAMILIES, slow=("olmo2", "qwen3"))
+    "family", choose_cases(("llama", "gemma2", "neox"), FAMILIES, slow=("olmo2", "qwen3"))
 )
 @pytest.mark.parametrize(("between", "downstream"), WAYS)
 def test_edges_of_every_kind_equal_hooks(tiny_model, family, between, downstream):
@@ -27,7 +28,7 @@ def test_edges_of_every_kind_equal_hooks(tiny_model, family, between, downstream
     assert largest_gap(case, edges, between=between, downstream=downstream) < 1e-4
 
 
-@pytest.mark.parametrize("family", fast((), FAMILIES, slow=("qwen3",)))
+@pytest.mark.parametrize("family", choose_cases((), FAMILIES, slow=("qwen3",)))
 def test_many_edges_in_both_directions(tiny_model, family):
     case = Case(tiny_model(family), seed=1)
     for turned in (False, True):
@@ -37,7 +38,7 @@ def test_many_edges_in_both_directions(tiny_model, family):
         assert largest_gap(case, case.draw(300)) < 1e-4
 
 
-@pytest.mark.parametrize("n_edges", fast((), (5, 38), slow=(5,)))
+@pytest.mark.parametrize("n_edges", choose_cases((), (5, 38), slow=(5,)))
 def test_edges_of_the_real_model(smollm2, n_edges):
     """Indirect objects: the clean and the corrupted run differ by several logits. ``n_edges`` of
     each way, in both directions.
@@ -61,8 +62,9 @@ def test_edges_of_the_real_model(smollm2, n_edges):
             assert largest_gap(case, edges, between=between, downstream=downstream) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", fast(("llama",), ("llama", "gemma2", "gpt2", "qwen3"), slow=("gemma2",))
+    "family", choose_cases(("llama",), ("llama", "gemma2", "gpt2", "qwen3"), slow=("gemma2",))
 )
 def test_in_bfloat16_effects_are_about_as_near_to_float32_as_those_of_hooks(tiny, family):
     """Effects of 160 edges of eight pairs, beside float32: median and 95th percentile."""

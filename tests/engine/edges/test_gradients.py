@@ -18,7 +18,7 @@ from anchorlens.models.load import load_model
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from tests.engine.make import random_rows
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 # Each has an attention or norms of its own; the others run in the slow tier.
 FIRST = ["llama", "mistral", "qwen3", "gemma2", "gpt2", "neox", "olmo2", "bloom"]
@@ -120,7 +120,8 @@ def largest_difference(scores, slopes):
     return max(abs(scores[e] - slopes[e]) for e in slopes) / max(map(abs, slopes.values()))
 
 
-@pytest.mark.parametrize("family", fast(FIRST, EACH, slow=["gemma3", "phi"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(FIRST, EACH, slow=["gemma3", "phi"]))
 def test_scores_are_slopes_of_the_exact_effect(double_model, family):
     off = largest_difference(*scores_and_slopes(double_model(family)))
     assert off < CLOSE
@@ -133,6 +134,7 @@ def test_scores_are_slopes_with_routed_experts(double_model, family):
     assert off < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["q", "k", "v"])
 def test_a_gradient_without_one_term_differs(double_model, monkeypatch, kind):
     """The term that is left out is small: what passes through one kind of input of layer 2."""
@@ -147,6 +149,7 @@ def test_a_gradient_without_one_term_differs(double_model, monkeypatch, kind):
     assert largest_difference(*scores_and_slopes(model)) > 1e4 * CLOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
 def test_integrated_gradients_of_the_embedding_add_up_to_the_change_of_the_metric(
     double_model, family
@@ -237,14 +240,16 @@ def activation_scores_and_slopes(model):
     return scores, slopes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", fast(["neox"], ["llama", "neox", "gemma2", "gpt2"], slow=["gemma2"])
+    "family", choose_cases(["neox"], ["llama", "neox", "gemma2", "gpt2"], slow=["gemma2"])
 )
 def test_scores_over_activations_are_mean_slopes_of_the_exact_effect(double_model, family):
     off = largest_difference(*activation_scores_and_slopes(double_model(family)))
     assert off < CLOSE
 
 
+@pytest.mark.slow
 def test_scores_over_activations_without_one_term_differ(double_model, monkeypatch):
     """What passes through the MLP beside an interpolated attention is left out."""
     monkeypatch.setattr(

@@ -44,6 +44,7 @@ def sweep(tiny_model):
     return swept(tiny_model("llama"), "answer_only")
 
 
+@pytest.mark.slow
 def test_delta_p_is_recomputed_from_the_files_alone(tiny_model, sweep, tmp_path):
     again = ProbeRecompute(sweep.save(tmp_path / "run"), tiny_model("llama"))
     p = again.samples[again.samples["metric"] == "p"]
@@ -181,6 +182,7 @@ def test_rows_of_one_input_are_in_one_unit(tiny_model):
     assert {len(units) for units in homes.values()} == {1}
 
 
+@pytest.mark.slow
 def test_shots_stay_and_bos_stands_once(tiny_model, data):
     few = answer_only_sweep(
         tiny_model("llama", True),
@@ -203,6 +205,7 @@ def test_shots_stay_and_bos_stands_once(tiny_model, data):
     assert ids.map(lambda tokens: tokens[0] == 0 and tokens.count(0) == 1).all()
 
 
+@pytest.mark.slow
 def test_answers_of_other_tokens_are_dropped_and_counted(tiny_model, data, sweep, monkeypatch):
     answers = inputs(sweep, "base")["answer"]
     chosen = answers.value_counts().index[0]
@@ -231,6 +234,7 @@ def test_answers_of_other_tokens_are_dropped_and_counted(tiny_model, data, sweep
     np.testing.assert_allclose(auc["value"], 0.5, atol=1e-12)  # both labels of the string left
 
 
+@pytest.mark.slow
 def test_kinds_of_delta_and_of_the_split(tiny_model, data, sweep):
     signed = answer_only_sweep(
         tiny_model("llama"), data, delta_kind="signed", knockout_mode="zero", n_splits=1, **OPTIONS
@@ -362,6 +366,7 @@ def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
     )
 
 
+@pytest.mark.slow
 def test_findings_need_a_signal_and_ten_questions(sweep):
     def blind(samples, labels):
         samples.loc[samples["metric"] == "p", "value_before"] = 0.6

@@ -51,6 +51,7 @@ def graph_edges(graph, *names):
     return [graph.edge(name) for name in names]
 
 
+@pytest.mark.slow
 def test_top_edges_are_those_of_the_table(sweep):
     circuit = sweep.circuit(7)
     table = sweep.table(7)
@@ -92,6 +93,7 @@ def test_a_consensus_ranks_by_stability(sweep):
     assert "two resamples share" in str(circuit)
 
 
+@pytest.mark.slow
 def test_faithfulness_goes_from_the_corrupted_to_the_clean_metric(sweep, tiny_model):
     """Means over pairs, beside runs of each circuit alone; areas by hand."""
     circuit = sweep.circuit(20)
@@ -113,6 +115,7 @@ def test_faithfulness_goes_from_the_corrupted_to_the_clean_metric(sweep, tiny_mo
     assert "20" in str(one)
 
 
+@pytest.mark.slow
 def test_a_metric_function_is_measured_in_every_circuit(sweep, tiny_model):
     """The same numbers as by the named metric, whichever circuit is run first."""
     model = tiny_model("llama")
@@ -174,6 +177,7 @@ def test_minimality_is_the_loss_without_an_edge(sweep, tiny_model):
     assert found["effect"][0] == pytest.approx(values[0] - values[1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_mean_ablation_differs_and_warns_of_few_prompts(sweep, tiny_model):
     circuit = sweep.circuit(100)
     with pytest.warns(UserWarning, match="mean is over"):
@@ -186,6 +190,7 @@ def test_mean_ablation_differs_and_warns_of_few_prompts(sweep, tiny_model):
     assert scores.table()["faithfulness"][0] == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_acdc_keeps_fewer_edges_with_a_larger_threshold(tiny_model):
     model = tiny_model("llama")
     options = {"receivers": ["a2.*", "logits"], **QUIET}
@@ -402,6 +407,7 @@ def test_rounding_may_turn_some_pairs_of_a_metric_in_steps(sweep, tiny_model):
         circuit_pairs._check_whole_graph(far, torch.float32, in_steps=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_in_bfloat16_the_whole_graph_is_the_model(sweep, tiny, dtype):
     from anchorlens.models.load import load_model
@@ -438,6 +444,7 @@ def by_segment(tiny_model):
     )
 
 
+@pytest.mark.slow
 def test_edges_by_segment_add_up_to_those_over_all_positions(by_segment, sweep):
     """Positions in no segment are a place of their own, so nothing is lost."""
     assert by_segment.places == ("word", "rest")
@@ -448,6 +455,7 @@ def test_edges_by_segment_add_up_to_those_over_all_positions(by_segment, sweep):
     assert total.to_numpy() == pytest.approx(whole.loc[total.index].to_numpy(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_circuit_by_segment_goes_from_the_corrupted_to_the_clean_metric(by_segment, tiny_model):
     circuit = by_segment.circuit(50)
     assert circuit.n_all == len(by_segment.anchors)
@@ -467,6 +475,7 @@ def test_a_circuit_by_segment_goes_from_the_corrupted_to_the_clean_metric(by_seg
     assert values[0] == pytest.approx(values[1], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_circuit_by_position_is_drawn_and_pruned(tiny_model):
     found = al.edge_sweep(
         tiny_model("llama"),

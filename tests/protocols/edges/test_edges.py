@@ -9,7 +9,7 @@ import anchorlens as al
 from anchorlens.engine.edges import exact
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.edges.edge_inputs import graph_of
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 WORDS = ("tea", "ale", "oil", "ice", "gum", "jam", "rye", "egg", "fig", "ham", "nut", "pie")
 
@@ -34,6 +34,7 @@ def sweep(model, pairs=None, **options):
     return al.edge_sweep(model, pairs, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_every_edge_of_every_pair(tiny_model):
     from anchorlens.models.adapt import adapt
 
@@ -115,6 +116,7 @@ def test_by_segment_and_by_position(tiny_model, by):
         assert found.matrix(0).place in found.places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -137,6 +139,7 @@ def test_other_ways_are_checked_against_hooks(tiny_model, how):
     assert not found.record["checks"]["failed"]
 
 
+@pytest.mark.slow
 def test_a_metric_that_moves_in_steps(tiny_model):
     """The accuracy of an edge is that of its logits: 0 or 1, measured and not estimated."""
 
@@ -149,6 +152,7 @@ def test_a_metric_that_moves_in_steps(tiny_model):
         sweep(tiny_model("llama"), method="attribution", metric=accuracy)
 
 
+@pytest.mark.slow
 def test_a_wrong_engine_is_found_by_the_checks(tiny_model, monkeypatch):
     right = exact._patch_of
 
@@ -160,6 +164,7 @@ def test_a_wrong_engine_is_found_by_the_checks(tiny_model, monkeypatch):
         sweep(tiny_model("llama"), receivers="a2.*", senders="a0.*,m0,a1.*", n_spot_checks=32)
 
 
+@pytest.mark.slow
 def test_the_control_is_the_same_edge_with_another_pair(tiny_model):
     found = sweep(tiny_model("llama"), pairs_of(12, template="t"), receivers="logits")
     assert found.controls == ("other_pair",)
@@ -171,6 +176,7 @@ def test_the_control_is_the_same_edge_with_another_pair(tiny_model):
     assert quick.controls == ()
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_verified_resumed_and_drawn(tiny_model, tmp_path, small_shards):
     model = tiny_model("llama")
     out = tmp_path / "run"
@@ -193,6 +199,7 @@ def test_a_run_is_saved_verified_resumed_and_drawn(tiny_model, tmp_path, small_s
     assert len(again.leading_anchors) == 20 < len(again.anchors)
 
 
+@pytest.mark.slow
 def test_a_value_that_was_changed_is_found_by_verify(tiny_model, tmp_path):
     import pandas as pd
 
@@ -204,6 +211,7 @@ def test_a_value_that_was_changed_is_found_by_verify(tiny_model, tmp_path):
     assert not al.verify_run(out, model=tiny_model("llama"), cells="all").ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["attribution", "attribution_ig", "attribution_ig_activations"])
 def test_attribution_estimates_the_same_edges(tiny_model, method, tmp_path):
     options = {"senders": "a1.*,m1", "receivers": "logits,m2,a2.*"}
@@ -251,7 +259,8 @@ def test_a_named_sender_without_a_receiver_above_it_is_noticed(tiny_model):
     assert found.anchors == ("a0.h0 -> a1.h0.q",)
 
 
-@pytest.mark.parametrize("family", fast(("gpt2",), ("gpt2", "olmo2", "gemma3", "neox")))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", choose_cases(("gpt2",), ("gpt2", "olmo2", "gemma3", "neox")))
 def test_a_bridge_gives_the_numbers_of_a_hooked_transformer(tiny, family):
     found = []
     for backend in ("hooked", "bridge"):
@@ -280,6 +289,7 @@ def test_edges_of_the_real_model_stand_against_another_pair(smollm2, shared_data
     assert found.record["checks"]["cells"] > 0 and not found.record["checks"]["failed"]
 
 
+@pytest.mark.slow
 def test_methods_are_compared_with_the_exact_effects(tiny_model):
     options = {"senders": "a1.*,m1", "receivers": "logits,m2,a2.*"}
     exact = sweep(tiny_model("llama"), **options)
@@ -296,6 +306,7 @@ def test_methods_are_compared_with_the_exact_effects(tiny_model):
         al.compare_methods(fast_one, exact)
 
 
+@pytest.mark.slow
 def test_an_estimate_is_not_tested_against_a_measurement(tiny_model):
     options = {"senders": "a1.*,m1", "receivers": "logits"}
     exact = sweep(tiny_model("llama"), **options)
@@ -309,6 +320,7 @@ def test_an_estimate_is_not_tested_against_a_measurement(tiny_model):
         assert len(table) == len(exact.anchors)
 
 
+@pytest.mark.slow
 def test_too_few_pairs_for_many_edges_are_said_before_measuring(tiny_model):
     with pytest.warns(UserWarning, match="edges share one simultaneous band over 12 groups"):
         sweep(tiny_model("llama"), pairs_of(12), method="attribution")
@@ -338,6 +350,7 @@ def test_scores_that_are_0_by_construction_give_a_warning(tiny_model):
     assert found.samples()["effect"].abs().max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"method": "attribution"}, {"downstream": "freeze"}])
 def test_a_streamed_model_gives_the_numbers_of_one_in_memory(tiny, how):
     found = []
@@ -348,6 +361,7 @@ def test_a_streamed_model_gives_the_numbers_of_one_in_memory(tiny, how):
     assert (found[0] - found[1])[known].abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_in_bfloat16_the_checks_hold(tiny):
     model = al.load_model(str(tiny("llama")), dtype="bfloat16", progress=False)
     found = sweep(model, senders="a0.*,m0", receivers="a1.*,m2,logits", n_spot_checks=12)

@@ -4,7 +4,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.protocols.edges.circuit_pairs import open_pairs
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 FAMILIES = ("llama", "gpt2", "neox", "qwen3")
 # Site and places of an `al.patch_sweep` of the nodes of a kind.
@@ -47,7 +47,7 @@ def node_effects(model, kind, method="exact", direction="noising"):
     return samples.assign(node=samples.apply(names[kind], axis=1)).groupby("node")["effect"].mean()
 
 
-@pytest.mark.parametrize("family", fast(("llama", "neox"), FAMILIES))
+@pytest.mark.parametrize("family", choose_cases(("llama", "neox"), FAMILIES))
 @pytest.mark.parametrize("kind", SITES)
 def test_a_node_is_all_its_edges_ablated_together(tiny_model, family, kind):
     """A circuit of all edges but those out of one sender."""

@@ -61,6 +61,7 @@ def test_a_spot_check_finds_an_engine_that_is_wrong(tiny_model, monkeypatch, opt
         measured(tiny_model("llama"), "knockout", n_spot_checks=40, **options)
 
 
+@pytest.mark.slow
 def test_placebos_effects_and_their_arithmetic(sweep):
     assert set(sweep.samples()["control"]) == {
         "none",
@@ -83,6 +84,7 @@ def test_placebos_effects_and_their_arithmetic(sweep):
         )
 
 
+@pytest.mark.slow
 def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(splits):
     sweep = splits
     probe = sweep.record["probe"]
@@ -101,6 +103,7 @@ def test_the_record_says_how_steady_k_star_is_and_what_text_alone_tells(splits):
         assert probe[name]["ci_low"] <= probe[name]["auc"] <= probe[name]["ci_high"]
 
 
+@pytest.mark.slow
 def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(tiny_model):
     """The answer begins like a word of its question, and no string is more often true than false:
     the pair alone tells.
@@ -140,6 +143,7 @@ def test_planted_overlap_of_question_and_answer_is_the_first_thing_that_is_said(
     assert told.protocol.table([told])[1]["text AUC"].tolist() == [f"{told.qa_text_auc['auc']:.2f}"]
 
 
+@pytest.mark.slow
 def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_model, sweep):
     other = measured(
         tiny_model("llama"), "knockout", split_placebo_by_side=False, split="per_layer"
@@ -153,6 +157,7 @@ def test_a_split_per_layer_and_no_placebo_on_either_side_share_the_samples(tiny_
     assert ((theirs["pathway"] == "Q-Anchored") == flips).all()
 
 
+@pytest.mark.slow
 def test_probes_and_those_of_placebos_are_stored(splits, tmp_path):
     sweep = splits
     (loaded,) = al.load_run(sweep.save(tmp_path / "a"))
@@ -168,6 +173,7 @@ def test_probes_and_those_of_placebos_are_stored(splits, tmp_path):
             assert again.train_questions_ == probe.train_questions_
 
 
+@pytest.mark.slow
 def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, splits):
     """Planted: a probe that saw test questions."""
     sweep = splits
@@ -185,6 +191,7 @@ def test_probes_of_a_sweep_refuse_the_questions_they_saw(tiny_model, splits):
     assert "Nothing is claimed" in bare.verdict
 
 
+@pytest.mark.slow
 def test_planted_shuffled_labels_give_no_signal(tiny_model):
     """Whoever labels at random reads: no signal, and no claim."""
     data, rng = questions(), np.random.default_rng(3)
@@ -215,6 +222,7 @@ def test_planted_span_off_by_one_names_other_tokens_or_is_refused(tiny_model):
         tokenizer.row(replace(example, property=beyond))
 
 
+@pytest.mark.slow
 def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, sweep):
     window, everything = (
         measured(tiny_model("llama"), "knockout", window=n, placebos=False) for n in (1, 99)
@@ -233,6 +241,7 @@ def test_windows_are_read_at_k_star_and_miss_what_cannot_reach_it(tiny_model, sw
     np.testing.assert_allclose(whole.sort_index(), k.sort_index(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_p_true_is_read_after_the_question_whether_it_is_right(tiny_model):
     model = tiny_model("llama")
     result = al.knockout_sweep(

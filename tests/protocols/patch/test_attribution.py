@@ -60,6 +60,7 @@ def test_effects_are_change_times_gradient(tiny_model, site, direction):
         assert torch.allclose(own, wanted.double(), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_positions_and_heads_add_up(tiny_model):
     model = tiny_model("llama")
     positions = sweep(model, by="position", site="attn_out").effects
@@ -84,6 +85,7 @@ def test_only_values_that_do_not_move_are_known_beforehand(tiny_model):
     assert not read["by_construction"].any() and (read["effect"] != 0).all()
 
 
+@pytest.mark.slow
 def test_an_estimate_claims_nothing_and_is_named(tiny_model, tmp_path):
     found = sweep(tiny_model("gpt2"), al.load_pairs(MANY))
     assert found.controls == ()
@@ -139,6 +141,7 @@ def test_what_attribution_does_not_do_is_refused(tiny_model, options, argument):
     assert caught.value.arguments == (argument,)
 
 
+@pytest.mark.slow
 def test_grids_are_compared(tiny_model):
     model = tiny_model("llama")
     pairs = al.load_pairs(MANY[:3])
@@ -160,6 +163,7 @@ def test_grids_are_compared(tiny_model):
     assert some["n"].item() == (means[0].index.get_level_values("layer") == 1).sum()
 
 
+@pytest.mark.slow
 def test_grids_that_differ_are_not_compared(tiny_model):
     exact = al.patch_sweep(
         tiny_model("llama"), al.load_pairs(MANY[:3]), controls="none", site="z", **OPTIONS

@@ -15,7 +15,7 @@ from anchorlens.errors import InputError, ShapeError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from tests.protocols.patch.plain import cache_of, clean_log_p, metric_of, patched_logits
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 # The small tokenizer knows single letters and few words: both prompts of a pair have as many
 # tokens.
@@ -132,9 +132,10 @@ def positions(result, example_id):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    fast(FAST_CASES, [*FAST_CASES, *SLOW_CASES, *MORE_CASES], slow=SLOW_CASES),
+    choose_cases(FAST_CASES, [*FAST_CASES, *SLOW_CASES, *MORE_CASES], slow=SLOW_CASES),
     ids=lambda case: "-".join(map(str, case.values())) or "default",
 )
 def test_every_cell_equals_a_hooked_forward_pass_on_both_engines(tiny_model, case):
@@ -247,9 +248,10 @@ FAST_FUNCTIONS = {("gpt2", by_condition), ("llama", accuracy)}
 SLOW_FUNCTIONS = {("gpt2", peak), ("llama", masked), ("gemma2", by_condition), ("neox", accuracy)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "metric"),
-    fast(
+    choose_cases(
         FAST_FUNCTIONS,
         product(("gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"), FUNCTIONS),
         slow=SLOW_FUNCTIONS,
@@ -279,6 +281,7 @@ def test_any_function_of_the_logits_equals_a_hooked_forward_pass_on_both_engines
                 )
 
 
+@pytest.mark.slow
 def test_pairs_in_which_a_metric_reads_another_position_are_measured_again(tiny_model):
     model, pairs = (
         tiny_model("gpt2"),

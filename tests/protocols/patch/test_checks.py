@@ -13,6 +13,7 @@ from tests.protocols.patch.test_cells import ROWS
 from tests.tiers import ON_REQUEST
 
 
+@pytest.mark.slow
 def test_a_few_faults_of_each_kind_are_found():
     outcomes = run_faults(8, ("llama",))
     assert share_found(outcomes) == 1.0

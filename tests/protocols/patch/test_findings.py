@@ -183,6 +183,7 @@ def test_heads_of_one_number_in_several_layers_are_different_heads():
     assert sorted(one.layers for one in result.findings.statements) == [(1,), (2,)]
 
 
+@pytest.mark.slow
 def test_the_largest_effect_is_named_where_it_does_not_stand():
     """The verdict named head 4 with -2.01 as the largest, beside head 0 with +2.57."""
     effects = world("effect", 30)
@@ -249,6 +250,7 @@ def test_a_difference_that_a_control_makes_is_no_claim():
     assert cell_status(fact(2.0), {"a": fact(2.0)}, 3.0) == NOT_DETECTED
 
 
+@pytest.mark.slow
 def test_cells_by_construction_are_never_claimed_and_do_not_widen_the_band():
     effects = world("effect", 30)
     fixed = {(layer, place) for layer in range(4) for place in (0, 1, 3, 4)} | {(1, 2)}
@@ -262,6 +264,7 @@ def test_cells_by_construction_are_never_claimed_and_do_not_widen_the_band():
     assert widths[0] < widths[1]
 
 
+@pytest.mark.slow
 def test_the_findings_follow_the_rule_whose_null_rates_are_simulated():
     for name, pairs in (("block", 40), ("mixed", 20), ("sparse", 20)):
         effects = SIMULATION["draw"](name, pairs, 1)
@@ -372,6 +375,7 @@ def test_labelled_arrays_have_the_places_as_an_axis():
     np.testing.assert_allclose(made(effects).to_xarray("recovered_share"), effects[0] / 4)
 
 
+@pytest.mark.slow
 def test_texts_name_the_metric_and_its_unit_and_speak_of_pairs():
     result = made(world("effect", 30))
     figure = plot_curves(result)
@@ -418,6 +422,7 @@ def test_effects_of_both_signs_are_told_apart():
     )
 
 
+@pytest.mark.slow
 def test_ten_to_nineteen_groups_name_no_cell():
     some = made(world("effect", 15))
     (one,) = some.findings.claims
@@ -432,6 +437,7 @@ def test_ten_to_nineteen_groups_name_no_cell():
     assert made(world("effect", 20)).grid().stands.any()
 
 
+@pytest.mark.slow
 def test_templates_are_drawn_and_named():
     def by_template(n):
         result = made(world("effect", 40))
@@ -449,6 +455,7 @@ def test_templates_are_drawn_and_named():
     assert many.findings.statements[0].layers == (1, 2)
 
 
+@pytest.mark.slow
 def test_p_values_are_those_of_the_control_that_is_exceeded_least_and_claim_nothing_alone():
     result = made(world("effect", 30))
     contrasts = result.contrasts(all_columns=True)

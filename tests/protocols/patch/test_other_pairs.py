@@ -32,6 +32,7 @@ def partners(sweep):
     return {row.example_id: row.donor_id.split("|")[0] for row in own.itertuples()}
 
 
+@pytest.mark.slow
 def test_another_pair_is_of_the_same_template_and_those_without_one_are_counted(sweep):
     template = {row["id"]: row["template"] for row in ALONE}
     answer = {row["id"]: row["answer"] for row in ALONE}
@@ -68,6 +69,7 @@ def with_answers(*answers):
     return load_pairs([{**row, "answer": answer, "wrong": " x"} for row, answer in rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["patch", "edges"])
 def test_few_pairs_that_serve_as_other_pair_are_told(tiny_model, protocol):
     """A pair of the common answer has two others that answer differently."""
@@ -88,6 +90,7 @@ def test_few_pairs_that_serve_as_other_pair_are_told(tiny_model, protocol):
     assert not re.search(FEW_SERVE, many.verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.parametrize("protocol", ["patch", "edges"])
 def test_nothing_is_claimed_against_a_control_that_no_pair_has(tiny_model, protocol, copies):
@@ -129,6 +132,7 @@ def test_prompts_of_several_lengths_are_named_before_anything_is_measured(tiny_m
     assert quick.verdict.startswith("Nothing" if by == "position" else "Quick look")
 
 
+@pytest.mark.slow
 def test_without_templates_the_verdict_says_that_another_template_may_be_drawn(tiny_model):
     plain = patch_sweep(tiny_model("gpt2"), load_pairs(MANY), by="layer", **OPTIONS)
     assert plain.record["counts"]["with_template"] == 0
@@ -182,6 +186,7 @@ def test_a_direction_is_the_difference_of_two_other_pairs_of_the_template(tiny_m
     assert cell.value_after == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_directions_are_measured_again_from_the_run_directory(tmp_path, tiny_model, sweep):
     run = sweep.save(tmp_path / "run")
     verified = al.verify_run(run, model=tiny_model("gpt2"), cells=30, show_progress=False)

@@ -32,6 +32,7 @@ def values_of(sweep):
     return samples[["value_before", "value_after"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_every_cell_gets_the_row_of_its_pair(tiny_model, engine):
     model = tiny_model("gpt2")
@@ -88,6 +89,7 @@ def test_a_missing_column_is_named_by_the_metrics_error(tiny_model):
         patch_sweep(tiny_model("gpt2"), pairs, metric=mass_above, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_rows_belong_to_the_data_set_and_are_saved_with_the_run(tmp_path, tiny_model):
     model = tiny_model("gpt2")
     pairs = load_pairs(ROWS, columns=COLUMNS)
@@ -106,6 +108,7 @@ def test_rows_belong_to_the_data_set_and_are_saved_with_the_run(tmp_path, tiny_m
         patch_sweep(model, other, metric=mass_above, out=out, resume=True, **OPTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_shards")
 def test_jobs_give_the_values_of_one_process(tmp_path, tiny_model):
     model = tiny_model("gpt2")

@@ -45,6 +45,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_every_cell_patches_the_paired_position_of_the_other_prompt(
     tiny_model, tmp_path, monkeypatch, direction
@@ -81,6 +82,7 @@ def test_every_cell_patches_the_paired_position_of_the_other_prompt(
             assert samples[key, to] == pytest.approx(wanted, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_listed_pairing_is_the_one_that_is_measured_and_saved(tiny_model, tmp_path):
     model = tiny_model("llama")
     frame = tokenize_pairs(model, ROWS).set_index("id")

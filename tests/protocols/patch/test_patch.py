@@ -17,7 +17,7 @@ from anchorlens.running.sweeps import patch_sweep
 from anchorlens.runs.checksums import write_sums
 from tests.protocols.patch.plain import cache_of, metric_of, patched_logits
 from tests.protocols.patch.test_cells import ROWS, check_cells, positions
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 # The small tokenizer knows single letters: all prompts have as many tokens.
 MANY = [
@@ -76,6 +76,7 @@ def test_the_last_stream_of_the_clean_run_gives_the_clean_metric(tiny_model):
     assert before.to_dict() == pytest.approx(put.source_values, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_controls_take_another_pair_or_a_random_direction(tiny_model, sweep):
     assert (
         sweep.controls == ("other_pair", "norm_matched")
@@ -156,6 +157,7 @@ def test_positions_without_a_partner_are_counted(tiny_model):
     assert sweep.record["counts"]["unpaired_positions"] == unpaired
 
 
+@pytest.mark.slow
 def test_few_pairs_have_no_controls_unless_they_are_named(tiny_model):
     model = tiny_model("gpt2")
     few = patch_sweep(model, load_pairs(MANY[:9]), by="layer", **OPTIONS)
@@ -180,6 +182,7 @@ def test_few_pairs_have_no_controls_unless_they_are_named(tiny_model):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)) or "default")
 def test_a_saved_run_is_read_verified_and_drawn(tmp_path, tiny_model, case):
     model, options = tiny_model("gpt2"), {**OPTIONS, **case}
@@ -205,7 +208,8 @@ def test_a_saved_run_is_read_verified_and_drawn(tmp_path, tiny_model, case):
             al.verify_run(run, model=model, show_progress=False)
 
 
-@pytest.mark.parametrize("direction", fast(["noising"], ["denoising", "noising"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", choose_cases(["noising"], ["denoising", "noising"]))
 def test_verification_finds_a_changed_value(tmp_path, monkeypatch, tiny_model, direction):
     model, file = tiny_model("gpt2"), tmp_path / "pairs.csv"
     pd.DataFrame(ROWS).to_csv(file, index=False)
@@ -254,6 +258,7 @@ def test_jobs_and_resume_give_the_samples_of_one_sweep(small_shards, tmp_path, t
     assert resumed.source_values == pytest.approx(whole.source_values, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_grid_larger_than_memory_is_cut_into_passes(tiny_model):
     model, plans = tiny_model("gpt2"), list[object]()
     options = {**OPTIONS, "by": "head_position", "site": "z", "controls": "none"}

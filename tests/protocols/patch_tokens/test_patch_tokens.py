@@ -61,6 +61,7 @@ def cut(tiny_model, data, sharp):
     return al.knockout_sweep(tiny_model("llama"), data, probes=sharp, placebos=False, **OPTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "atol"), [("sweep", 1e-3), ("fitted", 1e-5)]
 )  # sharp probes multiply rounding by 1000
@@ -156,6 +157,7 @@ def test_random_tokens_come_from_the_pool_where_the_donor_has_too_few(tiny_model
     assert from_pool
 
 
+@pytest.mark.slow
 def test_base_rows_are_true_and_predicted_true(sweep, everyone):
     base = sweep.examples().query("role == 'base'")
     assert set(base["label"]) == {0}
@@ -200,6 +202,7 @@ def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyo
     }
 
 
+@pytest.mark.slow
 def test_auc_is_that_of_all_test_rows_where_the_measured_ones_are_all_true(cut, sweep):
     labels = cut.examples().query("role == 'base'").set_index("example_id")["label"].astype(float)
     auc = sweep.contrasts().query("quantity == 'auc'").set_index("layer")
@@ -219,6 +222,7 @@ def test_auc_is_that_of_all_test_rows_where_the_measured_ones_are_all_true(cut, 
     assert set(sweep.contrasts()["quantity"]) & {"auc_after"} == set()
 
 
+@pytest.mark.slow
 def test_summary_and_words_speak_of_k_star(everyone):
     summary, contrasts = everyone.summary().iloc[0], everyone.contrasts()
     assert summary["layer"] == everyone.probe_layer
@@ -262,6 +266,7 @@ def test_p_values_use_one_donor_of_each_row_and_the_contrast_all(everyone):
     assert contrasts["p"].notna().all()
 
 
+@pytest.mark.slow
 def test_fewer_donors_are_the_first_ones(tiny_model, data, everyone):
     options = {
         "n_donors": 2,
@@ -287,6 +292,7 @@ def test_cells_split_in_halves_down_to_one_variant():
     assert min(first, second, key=lambda part: len(part.cells)).split() == ()
 
 
+@pytest.mark.slow
 def test_without_a_donor_or_a_true_row_it_stops(tiny_model, data, sharp):
     with pytest.raises(EmptySweepError, match="No row of popqa-sample has a donor"):
         al.patch_tokens_sweep(tiny_model("llama"), data, donors=lambda base, pool: (), **OPTIONS)
@@ -440,6 +446,7 @@ def test_a_pathway_of_few_questions_is_left_out_and_without_signal_or_questions_
     assert "in 9 questions, but 10" in str(few)
 
 
+@pytest.mark.slow
 def test_findings_of_a_sweep_are_its_contrasts(everyone):
     sure = replace(everyone, record=everyone.record, _memo={})
     contrasts = everyone.contrasts()

@@ -278,6 +278,7 @@ def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
     assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()
 
 
+@pytest.mark.slow
 def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     own, other = erased()
     result, _ = result_of(own, other, pair=np.tile([0.0, 1.0], N_QUESTIONS))
@@ -299,6 +300,7 @@ def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     assert plain.curves(all_columns=True)["qa_text_auc"].isna().all()
 
 
+@pytest.mark.slow
 def test_whole_relations_are_drawn_and_the_verdict_names_them():
     """From twenty relations on layers are named; below ten nothing is said beyond them."""
     by_number = {n: result_of(*erased(), relations=n)[0] for n in (0, 5, 11, 20)}

@@ -25,11 +25,11 @@ from tests.protocols.swap.simulated import (
     statements,
 )
 from tests.running.small_sweeps import sweep
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 
 @pytest.mark.parametrize(
-    "world", fast((), ("normal", "shared level", "curve sparse"), slow=("curve sparse",))
+    "world", choose_cases((), ("normal", "shared level", "curve sparse"), slow=("curve sparse",))
 )
 def test_few_sweeps_without_an_effect_claim_a_layer(world):
     """Pointwise intervals would name one in most; the band over all anchors and layers in about one
@@ -98,6 +98,7 @@ def test_anchors_are_compared_paired_by_question(effect):
     assert contrasts["n"].tolist() == [60] * 30
 
 
+@pytest.mark.slow
 def test_every_two_anchors_are_compared_and_all_donors_take_part(tiny_model):
     made = sweep(tiny_model("llama"), anchors=("subject", "property", "pre_answer"), layers=(1, 2))
     found = made.contrasts().query("quantity == 'anchor_difference'")
@@ -165,6 +166,7 @@ def test_findings_are_the_layers_whose_band_excludes_0_and_the_words_follow(effe
     )
 
 
+@pytest.mark.slow
 def test_without_an_effect_nothing_is_claimed_and_compatible_effects_are_given():
     nothing = simulated("normal", 60, seed=1)
     assert {status for _, _, status in statements(nothing)} == {"not detected"}
@@ -176,6 +178,7 @@ def test_without_an_effect_nothing_is_claimed_and_compatible_effects_are_given()
     assert "Effects between -" in nothing.verdict
 
 
+@pytest.mark.slow
 def test_what_the_swap_raises_is_said(effect):
     other = changed(
         effect, effect.samples(all_columns=True).assign(effect=lambda frame: -frame["effect"])
@@ -192,6 +195,7 @@ def test_what_the_swap_raises_is_said(effect):
     )
 
 
+@pytest.mark.slow
 def test_falls_and_rises_of_one_anchor_are_findings_of_their_own(effect):
     """Layers at which P rises are not necessary, and those at which it falls not sufficient."""
     moved = changed(effect, shifted(effect, ([25], ["none"], 25), anchor="exact_question"))
@@ -208,6 +212,7 @@ def test_falls_and_rises_of_one_anchor_are_findings_of_their_own(effect):
     assert said == f"exact_question: necessary ({layers}) and sufficient (layer 25)."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("swap", "null", "verb"), [(-1, 15, "raises"), (-2, -25, "lowers"), (1, -15, "lowers")]
 )
@@ -227,6 +232,7 @@ def test_a_null_that_moves_more_than_the_swap_is_no_effect_of_the_swap(effect, s
     assert "pre_answer" not in changed(effect, moved).findings.headline
 
 
+@pytest.mark.slow
 def test_a_layer_is_claimed_if_the_curve_is_at_least_half_of_the_difference(effect):
     """At layers 25 and 26 the difference is about -25; the curve falls by 15 and the null rises by
     10, or the other way round.
@@ -243,6 +249,7 @@ def test_a_layer_is_claimed_if_the_curve_is_at_least_half_of_the_difference(effe
         assert found["pre_answer", null, "null moves"] == {26}
 
 
+@pytest.mark.slow
 def test_a_disturbance_is_beyond_other_positions_but_not_beyond_a_matched_change(effect):
     """Curve and norm_matched fall alike at layers 3-5, but not same_role; at layer 8 same_role
     falls, but not norm_matched.
@@ -268,6 +275,7 @@ def test_a_disturbance_is_beyond_other_positions_but_not_beyond_a_matched_change
     assert "itself takes" not in effect.verdict
 
 
+@pytest.mark.slow
 def test_other_nulls_have_their_own_words(effect):
     """With norm_matched alone (donors that are no rows) the claim needs no same_role; displaced
     alone has the status stands.
@@ -291,6 +299,7 @@ def test_other_nulls_have_their_own_words(effect):
     assert [row[1] for row in two.findings.rows] == ["displaced", "displaced"]
 
 
+@pytest.mark.slow
 def test_layers_in_many_pieces_and_many_anchors_are_counted(effect):
     pieces = [2, 4, 9, 20, 22, 26]
     found = changed(effect, shifted(effect, (pieces, ["none"], -25)))
@@ -323,6 +332,7 @@ def test_layers_in_many_pieces_and_many_anchors_are_counted(effect):
     )
 
 
+@pytest.mark.slow
 def test_the_donors_answer_is_claimed_if_it_becomes_more_likely_than_after_a_matched_change(effect):
     found = donor_values(effect, swap=0.3, null=0.0)
     told = statements(found)
@@ -337,6 +347,7 @@ def test_the_donors_answer_is_claimed_if_it_becomes_more_likely_than_after_a_mat
     assert ("exact_question", "norm_matched", "donor's answer") not in statements(falls)
 
 
+@pytest.mark.slow
 def test_the_verdict_says_where_the_other_metric_differs(effect):
     """The logit difference changes with P here; at layers 10 to 14 it is held still."""
     found = donor_values(effect, swap=0.0, null=0.0)

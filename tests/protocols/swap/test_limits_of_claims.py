@@ -18,6 +18,7 @@ from tests.protocols.sweeps import questions, swept
 from tests.questions.make import capitals
 
 
+@pytest.mark.slow
 def test_few_questions_that_carry_a_claim_are_noted_and_none_without_a_claim():
     """The effective number of questions is that of the joint family of both nulls."""
     result = simulated("effect in 15 %", 60, seed=3, n_resamples=100)
@@ -49,6 +50,7 @@ def test_few_questions_that_carry_a_claim_are_noted_and_none_without_a_claim():
     assert not any(note.startswith(start) for note in silent.findings.notes)
 
 
+@pytest.mark.slow
 def test_layers_within_the_noise_floor_are_not_claimed(effect):
     value = (
         effect.contrasts()
@@ -63,6 +65,7 @@ def test_layers_within_the_noise_floor_are_not_claimed(effect):
     }
 
 
+@pytest.mark.slow
 def test_layers_fixed_by_construction_or_without_an_acting_null_are_not_claimed_and_take_no_part_in_the_band(
     effect,
 ):
@@ -93,6 +96,7 @@ def test_layers_fixed_by_construction_or_without_an_acting_null_are_not_claimed_
     assert differences.loc[12:, "sim_low"].notna().all()
 
 
+@pytest.mark.slow
 def test_below_twenty_questions_nothing_is_claimed(effect):
     few = effect.samples(all_columns=True)
     few = few[few["question_id"].isin(sorted(few["question_id"].unique())[:19])]
@@ -124,6 +128,7 @@ def test_below_twenty_questions_nothing_is_claimed(effect):
     assert "align" not in changed(effect, few, examples=inputs, align="last").verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "said", "names_layers"),
     [
@@ -146,6 +151,7 @@ def test_the_verdict_names_what_is_drawn(effect, sizes, said, names_layers):
     assert (few in found.findings.notes) == (not names_layers)
 
 
+@pytest.mark.slow
 def test_relations_with_levels_of_their_own_are_claimed_if_questions_are_drawn_and_not_else():
     options = ("relation curves", 100, 25, 200)
     by_question, _ = false_rates(*options, by_question=True)
@@ -154,6 +160,7 @@ def test_relations_with_levels_of_their_own_are_claimed_if_questions_are_drawn_a
     assert by_question >= 0.3
 
 
+@pytest.mark.slow
 def test_a_difference_below_the_smallest_claimable_size_is_no_claim(effect):
     """P before is 0.7: a change of 1.4 points is the smallest that is claimed."""
     frame = effect.samples(all_columns=True)
@@ -166,6 +173,7 @@ def test_a_difference_below_the_smallest_claimable_size_is_no_claim(effect):
     assert "ΔP cannot fall below -0.7 points" in tiny.verdict
 
 
+@pytest.mark.slow
 def test_numbers_are_printed_with_significant_digits(effect):
     frame = effect.samples(all_columns=True)
     tiny = changed(effect, frame.assign(effect=frame["effect"] / 1e6, value_before=1e-5))
@@ -182,6 +190,7 @@ def test_without_a_null_nothing_is_claimed(effect):
     assert result.verdict.startswith("Nothing is claimed: no null was measured")
 
 
+@pytest.mark.slow
 def test_of_a_truth_readout_without_signal_nothing_is_claimed(effect):
     """P(hallucination) is the same for true and false answers; with signal the same sweep
     speaks.
@@ -250,6 +259,7 @@ def test_a_null_with_fewer_slots_is_named_weaker(effect):
     assert sum("weaker" in cell for cell in cells.values()) == 1
 
 
+@pytest.mark.slow
 def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_model):
     """At k* itself a swap at the question's tokens behind the block cannot reach the probe."""
     probes = swept(tiny_model("llama"), "knockout").probes
@@ -271,6 +281,7 @@ def test_an_anchor_without_a_reached_cell_does_not_break_the_contrasts(tiny_mode
     assert result.verdict
 
 
+@pytest.mark.slow
 def test_where_every_layer_holds_by_construction_words_and_table_say_so(tiny_model):
     options = {"layers": [0], "anchors": ("pre_answer",), "progress": False, "align": "last"}
     result = al.swap_sweep(tiny_model("llama"), capitals(12), **options)

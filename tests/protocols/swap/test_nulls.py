@@ -50,6 +50,7 @@ def test_both_engines_agree_cell_by_cell_on_the_real_model(smollm2):
     assert by_control["exact_question", "same_role"] < by_control["exact_question", "norm_matched"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -78,6 +79,7 @@ def test_both_engines_agree_in_every_setting(tiny_model, options):
     assert cells.abs().groupby("control").max().min() > 5e-4
 
 
+@pytest.mark.slow
 def test_draws_depend_neither_on_batches_nor_on_other_nulls(tiny_model):
     def run(**options):
         return effects(
@@ -130,6 +132,7 @@ def test_a_turned_activation_has_the_norm_and_angle_of_the_donors(tiny_model, mo
     assert not torch.equal(towards[0], towards[2][:, : towards[0].shape[1]])
 
 
+@pytest.mark.slow
 def test_every_null_has_contrasts_and_a_line_of_its_own(tiny_model):
     made = al.swap_sweep(tiny_model("llama"), equal_lengths(), null=ALL, n_donors=1, **QUIET)
     less = made.contrasts().query("quantity == 'delta_p_minus_null'")
@@ -156,6 +159,7 @@ def test_every_null_has_contrasts_and_a_line_of_its_own(tiny_model):
     assert made.record["config"]["null"] == [*ALL]
 
 
+@pytest.mark.slow
 def test_the_default_nulls_are_same_role_and_norm_matched_if_donors_are_rows(tiny_model):
     for donors, nulls in (
         ("same_relation", ["same_role", "norm_matched"]),
@@ -238,6 +242,7 @@ def test_nulls_that_contradict_other_arguments_are_refused(options, argument, me
     assert caught.value.arguments == (argument,)
 
 
+@pytest.mark.slow
 def test_spot_checks_of_mixed_nulls_agree(tiny_model):
     """One forward pass measures cells of all controls again: rows with a random direction beside
     rows without.
@@ -262,6 +267,7 @@ def twins():
     return al.load_qa(rows)
 
 
+@pytest.mark.slow
 def test_same_answer_patches_another_question_with_the_same_answer(tiny_model):
     options = QUIET | {"null": "same_answer", "n_donors": 1, "align": "last", "layers": (0, 1, 2)}
     made = al.swap_sweep(tiny_model("llama"), twins(), **options)
@@ -281,6 +287,7 @@ def test_same_answer_patches_another_question_with_the_same_answer(tiny_model):
     check_engines(tiny_model("llama"), twins(), 3e-4, **options)
 
 
+@pytest.mark.slow
 def test_draws_of_norm_matched_are_stored_and_averaged(tiny_model):
     options = QUIET | {"null": "norm_matched", "n_donors": 1, "align": "last", "layers": (1,)}
     made = al.swap_sweep(tiny_model("llama"), capitals(), n_null_draws=3, **options)

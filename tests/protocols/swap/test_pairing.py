@@ -14,6 +14,7 @@ from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_len
 QUIET = {"progress": False, "align": "last"}
 
 
+@pytest.mark.slow
 def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_model):
     options = {
         "anchors": ("exact_question", "question_rest"),
@@ -48,6 +49,7 @@ def test_samples_say_how_many_positions_the_anchor_and_its_null_change(tiny_mode
     assert null.endswith(" (weaker)")
 
 
+@pytest.mark.slow
 def test_the_null_costs_what_the_anchor_costs(tiny_model):
     """Behind five shots: a null in the row's own part adds as much again, one in the shots several
     times that.
@@ -71,6 +73,7 @@ def test_the_null_costs_what_the_anchor_costs(tiny_model):
     assert prompt > 2 * own
 
 
+@pytest.mark.slow
 def test_no_null_of_a_run_lies_in_the_shots(tiny_model):
     options = {
         "prompt": "fewshot(2)",
@@ -160,6 +163,7 @@ def test_statistics_have_no_donor_whose_site_could_differ_and_count_as_one(tiny_
     )  # as it was asked for: the default, which says nothing here
 
 
+@pytest.mark.slow
 def test_a_window_that_goes_beyond_layer_0_is_not_by_construction(tiny_model):
     """The template's last token is the same in base and donor, so its embedding is too: a swap of
     it changes nothing.
@@ -190,6 +194,7 @@ def test_a_window_that_goes_beyond_layer_0_is_not_by_construction(tiny_model):
     assert torch.equal(oracle.delta_p[0, 0], torch.zeros(6, dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readout", ["first_token", "answer_joint"])
 def test_an_answer_readout_has_no_true_and_false_answers_and_without_a_null_there_are_no_null_slots(
     tiny_model, readout

@@ -19,7 +19,7 @@ from anchorlens.results.both_directions import necessity_sentence
 from anchorlens.results.findings import Finding, Findings
 from tests.questions.make import CAPITALS, capital, capitals, data_of, equal_lengths, example
 from tests.recompute import Recompute
-from tests.tiers import fast
+from tests.tiers import choose_cases
 
 QUIET = {"progress": False}
 
@@ -42,9 +42,10 @@ def check_against_plain_hooks(sweep, run, hf, every=1):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "direction"),
-    fast(
+    choose_cases(
         [("llama", "noising")],
         product(("llama", "qwen3_sliding"), ("noising", "denoising")),
         slow=[("qwen3_sliding", "denoising")],
@@ -82,6 +83,7 @@ def test_plain_hugging_face_hooks_agree_on_the_real_model(smollm2, tmp_path):
     check_against_plain_hooks(sweep, tmp_path / "run", hf.eval())
 
 
+@pytest.mark.slow
 def test_noising_and_denoising_read_opposite_ends(tiny_model):
     """Restoring everything that was replaced gives P of the base back: at layer 0 the E_Q streams
     are the tokens themselves.
@@ -128,6 +130,7 @@ def test_stored_metrics_are_those_of_the_models_logits(sweep, tiny_model):
         assert row.value_before == pytest.approx(math.exp(row.logp_before), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readout", ["answer_mean", "answer_joint"])
 def test_readouts_of_whole_answers(tiny_model, readout):
     model = tiny_model("gpt2")
@@ -146,6 +149,7 @@ def test_readouts_of_whole_answers(tiny_model, readout):
         assert got == pytest.approx(wanted, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_readout_and_a_site_of_ones_own(tiny_model):
     def last_token(log_probs, mask):
         return log_probs.gather(-1, mask.sum(-1, keepdim=True) - 1)[:, 0]
@@ -164,6 +168,7 @@ def test_a_readout_and_a_site_of_ones_own(tiny_model):
     np.testing.assert_allclose(own.delta_p[:, :, single], named.delta_p[:, :, single], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_mean_zero_and_noise_streams(tiny_model):
     """zero and mean against plain hooks; noise grows with nothing but the seed."""
     model = tiny_model("llama")
@@ -351,6 +356,7 @@ def test_a_frame_is_taken_where_a_data_set_is(tiny_model):
     assert sweep.dataset == "frame"
 
 
+@pytest.mark.slow
 def test_repeated_questions_are_one_unit_and_spans_can_touch(tiny_model):
     """The same question twice: two rows, one question in n."""
     touch = example(
@@ -378,6 +384,7 @@ def test_repeated_questions_are_one_unit_and_spans_can_touch(tiny_model):
     assert sweep.curves()["n"].tolist() == [5, 5]
 
 
+@pytest.mark.slow
 def test_both_directions_are_told_together_and_are_those_of_single_sweeps(tiny_model, tmp_path):
     options = {"layers": (0, 1), "n_donors": 1, "align": "last", "donors": "random", **QUIET}
     model = tiny_model("llama")

@@ -27,6 +27,7 @@ def knockout(tiny_model):
     return swept(tiny_model("llama"), "knockout")
 
 
+@pytest.mark.slow
 def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     """The clean P is that of the knockout's probe; layers above k* are missing; t* at k* holds by
     construction.
@@ -61,6 +62,7 @@ def test_swaps_are_read_by_a_probe_at_k_star(tiny_model, knockout):
     )
 
 
+@pytest.mark.slow
 def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, knockout):
     model, data, k = tiny_model("llama"), questions(), knockout.probe_layer
     options = {"readout": "probe", "n_splits": 1, **OPTIONS}
@@ -88,6 +90,7 @@ def test_swaps_that_cannot_reach_the_probe_are_missing_or_refused(tiny_model, kn
         al.swap_sweep(model, data, direction="denoising", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readout", ["probe", "p_true"])
 def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, readout):
     """True rows get streams of true rows, false ones those of false rows; no false answer of a
@@ -121,6 +124,7 @@ def test_donors_of_a_truth_readout_have_the_label_of_their_base(tiny_model, read
     assert "donors same_relation (up to 3), donor label same" in " ".join(repr(swap).split())
 
 
+@pytest.mark.slow
 def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_model):
     options = {name: value for name, value in OPTIONS.items() if name not in ("align", "n_donors")}
     swap = al.swap_sweep(
