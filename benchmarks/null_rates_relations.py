@@ -1,14 +1,17 @@
 """Estimate how often a knockout claims something where relations differ and the cut does not.
 
-    python benchmarks/null_rates_relations.py --runs 100
+    python benchmarks/null_rates_relations.py --runs 600
 
 Simulated contrasts at one layer without a model. Every relation has its own attenuation under the
 cut and another one under the placebo, both from one lognormal distribution (sd of the log .6 or
-1.2), so that cut and placebo do the same on average over relations. Claims are made twice: with
-questions drawn, and with whole relations drawn.
+1.2), so that cut and placebo do the same on average over relations. Claims are made with whole
+relations drawn, and for relations of one size also with questions drawn.
 
-Columns, in percent of sweeps: all three contrasts stand; one or two stand; one is reversed; a
-contrast has a sign-flip p-value of at most 5 % after the factor of several looks.
+Relations: ``equal``, 20 of one size; ``unequal``, 20 whose sizes fall as 1/1, 1/2, 1/3, ...;
+``half alone``, ten of one size, and a relation of its own for each question of the other half.
+
+Columns, in percent of sweeps: all three contrasts stand; one or two stand; one is reversed; any of
+these; a contrast has a sign-flip p-value of at most 5 % after the factor of several looks.
 """
 
 import argparse
@@ -31,17 +34,29 @@ FLOOR = 1e-4
 Array = npt.NDArray[np.float64]
 
 
+def relation_of(kind: str, questions: int) -> npt.NDArray[np.intp]:
+    """Return the relation of each question."""
+    place = np.arange(questions) / questions
+    if kind == "equal":
+        return (place * 20).astype(np.intp)
+    if kind == "unequal":
+        ends = np.cumsum(1 / np.arange(1, 21))
+        return np.searchsorted(ends / ends[-1], place, side="right").astype(np.intp)
+    assert kind == "half alone"
+    return np.where(place < 0.5, place * 20, np.arange(questions) + 20).astype(np.intp)
+
+
 def draw(
-    rng: np.random.Generator, questions: int, relations: int, spread: float
+    rng: np.random.Generator, kind: str, questions: int, spread: float
 ) -> tuple[Arm, Arm, Array, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Draw cut, placebo, labels, question and relation of each row."""
     question = np.repeat(np.arange(questions), 2)
-    relation = question * relations // questions
+    relation = relation_of(kind, questions)[question]
     label = np.tile([0.0, 1.0], questions)
     clean = 1.2 * (2 * label - 1) + rng.normal(size=len(label))
 
     def change() -> Array:
-        kept = np.exp(rng.normal(0, spread, relations))[relation]
+        kept = np.exp(rng.normal(0, spread, relation.max() + 1))[relation]
         return kept * clean + 0.8 * rng.normal(size=len(clean))
 
     before, cut, placebo = (1 / (1 + np.exp(-z))[None] for z in (clean, change(), change()))
@@ -82,17 +97,24 @@ def statuses(
 
 
 def rates(
-    questions: int, relations: int, spread: float, *, runs: int, by_relation: bool, resamples: int
+    kind: str, questions: int, spread: float, *, runs: int, by_relation: bool, resamples: int
 ) -> Array:
     """Return the percentages of a cell of the table."""
-    counts = np.zeros(4)
+    counts = np.zeros(5)
     for run in range(runs):
-        rng = np.random.default_rng([run, questions, relations, round(10 * spread)])
-        cut, placebo, label, question, relation = draw(rng, questions, relations, spread)
+        rng = np.random.default_rng([run, questions, len(kind), round(10 * spread)])
+        cut, placebo, label, question, relation = draw(rng, kind, questions, spread)
         clusters = relation if by_relation else question
         found, is_small = statuses((cut, placebo), label, question, clusters, resamples)
         n = found.count("stands")
-        counts += (n == len(found), 0 < n < len(found), "reversed" in found, is_small)
+        is_reversed = "reversed" in found
+        counts += (
+            n == len(found),
+            0 < n < len(found),
+            is_reversed,
+            n > 0 or is_reversed,
+            is_small,
+        )
     return 100 * counts / runs
 
 
@@ -102,16 +124,19 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=200, help="sweeps per cell (default: 200)")
     parser.add_argument("--resamples", type=int, default=500, help="resamples (default: 500)")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=(20, 40, 100, 300), help="numbers of questions"
+    )
     args = parser.parse_args()
-    print("| log sd | questions | relations | drawn | stands | one or two | reversed | p |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for spread in (0.6, 1.2):
-        for questions in (40, 100):
-            for relations in (10, 20):
-                for by_relation in (False, True):
+    print("| relations | log sd | questions | drawn | stands | one or two | reversed | any | p |")
+    print("| --- |" + " --- |" * 8)
+    for kind in ("equal", "unequal", "half alone"):
+        for spread in (0.6, 1.2):
+            for questions in args.sizes:
+                for by_relation in (True, False) if kind == "equal" else (True,):
                     found = rates(
+                        kind,
                         questions,
-                        relations,
                         spread,
                         runs=args.runs,
                         by_relation=by_relation,
@@ -119,9 +144,7 @@ def main() -> None:
                     )
                     cells = " | ".join(f"{one:.1f}" for one in found)
                     unit = "relations" if by_relation else "questions"
-                    print(
-                        f"| {spread} | {questions} | {relations} | {unit} | {cells} |", flush=True
-                    )
+                    print(f"| {kind} | {spread} | {questions} | {unit} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 
 Knockouts are simulated as in ``benchmarks/null_rates.py``; findings and adjustment are those of the
 package. Swaps and patch sweeps are simulated as in ``benchmarks/null_rates_swap.py`` and
-``benchmarks/null_rates_patch.py`` (30 layers, 8 places), without any effect: there a claim is left after the adjustment
-if its p-value is at most 0.05 / 8, which is the first step of Holm's method.
+``benchmarks/null_rates_patch.py`` (30 layers, 8 places), without any effect: there a claim is left
+after the adjustment if its p-value is at most 0.05 / 8, which is the first step of Holm's method.
 """
 
 import argparse
