@@ -115,11 +115,12 @@ def one_line(value: object) -> str:
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Format rows as a text table with left-aligned columns, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-    return "\n".join(f"  {line}" for line in lines)
+    lines: list[str] = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        line = "  ".join(cells).rstrip()
+        lines.append(f"  {line}")
+    return "\n".join(lines)
 
 
 def list_counts(counts: Mapping[str, int]) -> str:

@@ -151,9 +151,7 @@ def _hasher() -> Any:
 def _parts(value: Any) -> Any:
     """Return plain data for values that pickle stores by reference or address, or cannot store."""
     if isinstance(value, FunctionType):
-        cells = [
-            [cell.cell_contents] if _has_contents(cell) else [] for cell in value.__closure__ or ()
-        ]
+        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
         return [
             "function",
             value.__code__,
@@ -201,11 +199,13 @@ def _parts(value: Any) -> Any:
     return value
 
 
-def _has_contents(cell: Any) -> bool:
+def _contents_of(cell: Any) -> list[Any]:
+    """Return a list with the contents of a cell; empty if it has none or holds itself."""
     try:
-        return cell.cell_contents is not cell
+        contents = cell.cell_contents
     except ValueError:
-        return False
+        return []
+    return [] if contents is cell else [contents]
 
 
 def _globals_read(fn: FunctionType) -> Iterator[tuple[str, Any]]:

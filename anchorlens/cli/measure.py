@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 # A scheduler sends SIGTERM before SIGKILL; a terminal that is closed or disconnected sends SIGHUP,
 # which Windows lacks.
-_STOP_SIGNALS = [
-    signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__
-]
+_STOP_SIGNALS = [signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):
+    _STOP_SIGNALS.append(signal.SIGHUP)
 
 
 def measure(study: "Study", command: str, given: Mapping[str, Any]) -> None:

@@ -258,5 +258,8 @@ def listing(title: str, things: Iterable[Any], *, as_json: bool) -> None:
         echo_json(json.dumps(rows, ensure_ascii=False))
         return
     head = tuple(rows[0])
-    cells = [["" if row[key] is None else str(row[key]) for key in head] for row in rows]
+    cells: list[list[str]] = []
+    for row in rows:
+        values = [row[key] for key in head]
+        cells.append(["" if value is None else str(value) for value in values])
     show_table(title, head, cells)

@@ -140,9 +140,10 @@ def protocol_command(name: str) -> click.Command:
         short_help=PROTOCOLS[name],
         epilog=_examples(spec),
     )
-    made.titles = {
-        name: title for title, own in group_arguments(spec.arguments()).items() for name in own
-    }
+    titles: dict[str, str] = {}
+    for title, own in group_arguments(spec.arguments()).items():
+        titles |= dict.fromkeys(own, title)
+    made.titles = titles
     return made
 
 

@@ -102,9 +102,11 @@ def read_config(
 ) -> str | None:
     if value is None:
         return None
-    known = {
-        one.name: one for one in ctx.command.params if one.name not in (None, "config", "help")
-    }
+    known: dict[str, click.Parameter] = {}
+    for one in ctx.command.params:
+        own_name = one.name
+        if own_name is not None and own_name not in ("config", "help"):
+            known[own_name] = one
     flags = {one.opts[0].lstrip("-").replace("-", "_"): name for name, one in known.items()}
     defaults: dict[str, Any] = {}
     for key, item in read_toml(Path(value)).items():

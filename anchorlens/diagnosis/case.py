@@ -61,10 +61,11 @@ class Case:
         generator = torch.Generator().manual_seed(self.seed * 2 + (label == "donors"))
         tokenizer = self.adapter.tokenizer
         vocab = min(self.adapter.shape.d_vocab, len(self.adapter.embedding))
-        rows = [
-            torch.randint(vocab, (min(n, self.adapter.shape.n_ctx),), generator=generator).tolist()
-            for n in lengths
-        ]
+        longest = self.adapter.shape.n_ctx
+        rows: list[list[int]] = []
+        for n in lengths:
+            ids = torch.randint(vocab, (min(n, longest),), generator=generator)
+            rows.append(ids.tolist())
         if self.card.adds_bos and tokenizer is not None and isinstance(tokenizer.bos_token_id, int):
             for row in rows:
                 row[0] = tokenizer.bos_token_id

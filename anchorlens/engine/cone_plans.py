@@ -266,7 +266,8 @@ def _row_geometries(
         for i in range(len(rows)):
             changes[i].append(Change(targets[i], sources[i], i not in swap.directions))
     reads_of = _reads_of(reads)
-    return [
-        RowGeometry.of_patches(ids, donor, reads_of[i], changes[i], site)
-        for i, (ids, donor) in enumerate(zip(rows, donors, strict=True))
-    ]
+    geometries: list[RowGeometry] = []
+    for i, (ids, donor) in enumerate(zip(rows, donors, strict=True)):
+        geometry = RowGeometry.of_patches(ids, donor, reads_of[i], changes[i], site)
+        geometries.append(geometry)
+    return geometries

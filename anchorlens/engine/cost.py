@@ -97,11 +97,7 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
     if len(size.cell_groups) > 1:  # small ones are padded to one width together
-        small = [
-            group
-            for group in groups
-            if group[0] < TOGETHER and group[0] * group[2] // group[1] <= COPIED
-        ]
+        small = [group for group in groups if _fits_joint_padding(*group)]
         together = min(TOGETHER, int(PADDED * sum(padded for padded, _, _ in small)))
         groups += [(together, width, keys + width) for _, width, keys in small if len(small) > 1]
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
@@ -153,6 +149,11 @@ def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
     return 0
 
 
+def _fits_joint_padding(padded: int, width: int, keys: int) -> bool:
+    """Return whether a group of cells is small enough to be padded together with others."""
+    return padded < TOGETHER and padded * keys // width <= COPIED
+
+
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
     """Return the floating-point operations of a cone pass; ``starts``: layer at which each lane
     starts.
@@ -160,9 +161,8 @@ def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
     layers = shape.n_layers
     through = sum(layers - start for start in starts)
     tokens = layers * size.clean_tokens + through * size.lane
-    attended = layers * size.clean_tokens * size.clean_keys + through * sum(
-        n * keys for n, _, _, keys in size.cell_groups
-    )
+    attended_of_lane = sum(n * keys for n, _, _, keys in size.cell_groups)
+    attended = layers * size.clean_tokens * size.clean_keys + through * attended_of_lane
     read = (1 + len(starts) * len(size.cell_groups)) * size.reads
     attention = 4.0 * shape.n_heads * shape.d_head * attended
     return shape.block_flops * tokens + attention + 2.0 * shape.d_model * shape.d_vocab * read

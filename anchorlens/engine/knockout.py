@@ -96,9 +96,8 @@ def knockout_hooks(adapter: Adapter, cut: AttentionKnockout) -> list[Hook]:
     n_heads = adapter.shape.n_heads
     heads = tuple(range(n_heads)) if cut.heads is None else cut.heads
     check_heads(heads, n_heads)
-    if len(set(cut.layers)) != len(cut.layers) or not all(
-        0 <= layer < adapter.n_layers for layer in cut.layers
-    ):
+    has_repeats = len(set(cut.layers)) != len(cut.layers)
+    if has_repeats or not all(0 <= layer < adapter.n_layers for layer in cut.layers):
         raise InputError(
             f"layers={cut.layers}: give different numbers from 0 to {adapter.n_layers - 1}.",
             argument="layers",

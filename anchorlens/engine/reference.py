@@ -94,9 +94,10 @@ class ReferenceEngine(Engine):
             for layer in layers:
                 own = window_layers(layer, window, adapter.n_layers)
                 cells.append(run(swap_hooks(adapter, swap.slots, streams, site, own, swap.heads)))
-            values = {
-                name: torch.stack([cell.values[name] for cell in cells]) for name in before.values
-            }
+            values: dict[str, Tensor] = {}
+            for name in before.values:
+                of_layers = [cell.values[name] for cell in cells]
+                values[name] = torch.stack(of_layers)
             after.append(Metrics(values))
         return before, after
 
@@ -224,12 +225,9 @@ class ReferenceEngine(Engine):
 
     @override
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        changed = sum(
-            rows_flops(self.adapter.shape, rows, keys) for _, rows, _, keys in size.cell_groups
-        )
-        return (
-            rows_flops(self.adapter.shape, size.clean_rows, size.clean_keys) + len(starts) * changed
-        )
+        shape = self.adapter.shape
+        changed = sum(rows_flops(shape, rows, keys) for _, rows, _, keys in size.cell_groups)
+        return rows_flops(shape, size.clean_rows, size.clean_keys) + len(starts) * changed
 
     @override
     def saturates(self, size: PassSize, lanes: int) -> bool:
@@ -336,10 +334,12 @@ def swap_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[Slo
     """Return the activations of each swap; in rows with ``directions``, the row's own activations
     turned towards these.
     """
-    return [
-        _in_directions(adapter, batch.tokens, site, swap, donor)
-        for swap, donor in zip(batch.swaps, donor_streams(adapter, batch, site), strict=True)
-    ]
+    donors = donor_streams(adapter, batch, site)
+    streams: list[SlotStreams] = []
+    for swap, donor in zip(batch.swaps, donors, strict=True):
+        own = _in_directions(adapter, batch.tokens, site, swap, donor)
+        streams.append(own)
+    return streams
 
 
 def _in_directions(

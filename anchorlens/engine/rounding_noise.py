@@ -45,10 +45,11 @@ def rounding_hooks(adapter: Adapter, seed: int) -> list[Hook]:
         step = torch.finfo(value.dtype).eps * (2 * drawn - 1)
         return (value * (1 + step)).to(value.dtype)
 
-    return [
-        (adapter.hook_name("resid_pre", layer), partial(move, layer=layer))
-        for layer in range(adapter.n_layers)
-    ]
+    hooks: list[Hook] = []
+    for layer in range(adapter.n_layers):
+        name = adapter.hook_name("resid_pre", layer)
+        hooks.append((name, partial(move, layer=layer)))
+    return hooks
 
 
 def round_anew(adapter: Adapter, seed: int = 0) -> Adapter:

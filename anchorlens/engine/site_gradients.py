@@ -98,9 +98,8 @@ def site_activations(
         seen.append(value)
         return value
 
-    hooks: list[Hook] = [
-        (adapter.hook_name(site, layer), keep) for layer in range(adapter.n_layers)
-    ]
+    names = [adapter.hook_name(site, layer) for layer in range(adapter.n_layers)]
+    hooks: list[Hook] = [(name, keep) for name in names]
     last_stream(adapter, pad_rows([list(ids)]), hooks)
     return _stack(adapter, seen, site)
 

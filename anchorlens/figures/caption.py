@@ -74,9 +74,9 @@ def caption(
     labels = metric_labels(table)
     words = _words_of(table)
     parts = [f"{labels.explanation or labels.name} by layer. {'; '.join(main_facts(table))}"]
-    parts += [
-        _settings(str(protocol), rows) for protocol, rows in curves.groupby("protocol", sort=False)
-    ]
+    for protocol, rows in curves.groupby("protocol", sort=False):
+        settings = _settings(str(protocol), rows)
+        parts.append(settings)
     if curves["pathway"].isin(PATHWAYS).any():
         parts.append(
             "Q-Anchored: rows whose prediction flips; A-Anchored: the others. This split alone"
@@ -94,9 +94,7 @@ def caption(
             has_controls and (curves["no_signal"] & curves["effect"].notna()).any()
         ),
         "Asterisk: value fixed by construction": curves["by_construction"].any(),
-        "+: measured layer; the line bridges the others": any(
-            own["layer"].sort_values().diff().max() > 1 for _, own in curves.groupby(CURVE)
-        ),
+        "+: measured layer; the line bridges the others": _skips_layers(curves),
         f"Shaded around 0: noise floor (±{floor:.1g})": floor > 0,
         f"Some points have fewer than {FEW} {words.groups}: interpret with care": (
             (curves["n"] < FEW).any()
@@ -125,6 +123,15 @@ def _count(curves: pd.DataFrame) -> str:
 def _range(values: pd.Series, style: str) -> str:
     low, high = format(values.min(), style), format(values.max(), style)
     return low if low == high else f"{low}–{high}"
+
+
+def _skips_layers(curves: pd.DataFrame) -> bool:
+    """Return whether a curve lacks a layer between two of its layers."""
+    for _, own in curves.groupby(CURVE):
+        widest_step = own["layer"].sort_values().diff().max()
+        if widest_step > 1:
+            return True
+    return False
 
 
 def _settings(protocol: str, rows: pd.DataFrame) -> str:

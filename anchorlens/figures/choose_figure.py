@@ -97,9 +97,13 @@ def _circuit_figure(result: EdgeResult) -> ReportFigure:
 
 def are_grids(results: Sequence[Any]) -> TypeGuard[Sequence[PatchResult]]:
     """Return whether there are results and all are patch sweeps, whose figure is a heatmap."""
-    return bool(results) and all(
-        isinstance(one, PatchResult) and not isinstance(one, EdgeResult) for one in results
-    )
+    if not results:
+        return False
+    for one in results:
+        is_grid = isinstance(one, PatchResult) and not isinstance(one, EdgeResult)
+        if not is_grid:
+            return False
+    return True
 
 
 def plot_heatmap(

@@ -290,10 +290,10 @@ class _Arrangement:
         first = np.maximum(low[:, None], low)
         last = np.minimum(high[:, None], high)
         self.beside = last - first > 1
-        self.at_first, self.at_last = (
-            _bend(np.clip((y - low[:, None]) / span[:, None], 0, 1), margin[:, None])
-            for y in (first, last)
-        )
+        first_share = (first - low[:, None]) / span[:, None]
+        last_share = (last - low[:, None]) / span[:, None]
+        self.at_first = _bend(np.clip(first_share, 0, 1), margin[:, None])
+        self.at_last = _bend(np.clip(last_share, 0, 1), margin[:, None])
         owner: list[int] = []
         inner: list[float] = []
         own_width: list[float] = []
@@ -306,9 +306,9 @@ class _Arrangement:
         # Three heights of a box with its ports: an edge of a small slope may meet one only.
         heights = np.array([BOX_HEIGHT / 2, 0.0, -BOX_HEIGHT / 2 - TAB])
         y = (self.y[self.owner][:, None] + heights).ravel()
-        self.owner, self.inner, self.reach = (
-            np.repeat(one, len(heights)) for one in (self.owner, self.inner, self.reach)
-        )
+        self.owner = np.repeat(self.owner, len(heights))
+        self.inner = np.repeat(self.inner, len(heights))
+        self.reach = np.repeat(self.reach, len(heights))
         share = (y - low[:, None]) / span[:, None]
         self.passes = (share > 0) & (share < 1)
         self.passes &= self.owner != self.source[:, None]

@@ -112,10 +112,11 @@ class Contrasts:
 
     def traces(self) -> list[Trace]:
         """Return the traces of the contrasts shown first."""
-        return [
-            line.trace | line.data.get(self._shown[line.protocol], _NO_POINT)
-            for line in self._lines
-        ]
+        traces: list[Trace] = []
+        for line in self._lines:
+            points = line.data.get(self._shown[line.protocol], _NO_POINT)
+            traces.append(line.trace | points)
+        return traces
 
     def keys(self) -> list[Trace]:
         """Return the entries of the second legend: contrasts over all rows, and shaded layers."""
@@ -184,17 +185,21 @@ class Contrasts:
             protocol = self._keys[panel][-1]
             layout[f"yaxis{self._sheet.axis(panel, lower=True)}.range"] = scales[protocol]
             layout[f"annotations[{first_heading + number}].text"] = self._heading(protocol, shown)
-        data = [line.data.get(shown[line.protocol], _NO_POINT) for line in self._lines]
-        changes = {part: [one[part] for one in data] for part in _NO_POINT}
+        changes: dict[str, list[Any]] = {part: [] for part in _NO_POINT}
+        for line in self._lines:
+            points = line.data.get(shown[line.protocol], _NO_POINT)
+            for part, values in changes.items():
+                values.append(points[part])
         return {"label": view, "method": "update", "args": [changes, layout, traces]}
 
     def _choose(self, view: str) -> dict[str, str]:
         """Return the view that each protocol shows when ``view`` is selected: that, or its first
         one.
         """
-        return {
-            protocol: view if view in views else views[0] for protocol, views in self._views.items()
-        }
+        chosen: dict[str, str] = {}
+        for protocol, views in self._views.items():
+            chosen[protocol] = view if view in views else views[0]
+        return chosen
 
     def _heading(self, protocol: str, shown: Mapping[str, str]) -> str:
         view = shown[protocol]

@@ -96,10 +96,7 @@ def gather_contrasts(
     if table.empty:
         return nothing
     _refuse_repeated_contrasts(table)
-    views = [
-        contrast_axis(quantity, control)
-        for quantity, control in zip(table["quantity"], table["control"], strict=True)
-    ]
+    views = list(map(contrast_axis, table["quantity"], table["control"]))
     return table.assign(view=views)[_is_drawn(table, controls)].reset_index(drop=True)
 
 
@@ -130,11 +127,8 @@ def _checked_contrasts(frame: object, curves: pd.DataFrame, label: str) -> pd.Da
         )
     require_columns(frame, _CONTRAST_COLUMNS, "contrasts")
     known = frame[frame["quantity"].isin(list(CONTRASTS))]
-    names = [
-        name
-        for name in (*_CONTRAST_COLUMNS[:4], *SETTINGS, "quantity", "control")
-        if name in known.columns
-    ]
+    columns = (*_CONTRAST_COLUMNS[:4], *SETTINGS, "quantity", "control")
+    names = [name for name in columns if name in known.columns]
     table = known[names].astype(object).where(known[names].notna(), "").map(str).astype(object)
     for name in _CONTRAST_NUMBERS:
         table[name] = numbers(known[name], "contrasts") if name in known.columns else float("nan")

@@ -172,10 +172,8 @@ def plot_curves(
     labels = metric_labels(table)
     y_title = labels.name if style == "paper" and labels.name == "ΔP" else labels.axis
     y_titles = escape(y_title, quote=False), "difference"
-    wide, narrow = (
-        arrange(sheet, y_titles, below.panels, below.switch, narrow=narrow)
-        for narrow in (False, True)
-    )
+    wide = arrange(sheet, y_titles, below.panels, below.switch, narrow=False)
+    narrow = arrange(sheet, y_titles, below.panels, below.switch, narrow=True)
     head = "" if style == "paper" else headline(table) if title is None else title
     facts: list[str] = []
     if style != "paper":
@@ -183,9 +181,8 @@ def plot_curves(
     plan = page_plan(head, facts, wide, narrow) | {
         "caption": caption(table, claims, (band, lower_band), has_controls=has_controls)
     }
-    legends = dict.fromkeys(
-        trace.get("legend", "legend") for trace in traces if trace.get("showlegend")
-    )
+    with_entry = [trace for trace in traces if trace.get("showlegend")]
+    legends = dict.fromkeys(trace.get("legend", "legend") for trace in with_entry)
     layout |= page_style(legends) | {"meta": {"anchorlens": plan}}
     return in_theme(
         NotebookFigure({"data": traces, "layout": fit_layout(layout, traces, plan, width)}), theme

@@ -1,6 +1,6 @@
 """Plot one example: tokens with their roles, and the effect by layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import plotly.graph_objects as go
@@ -82,16 +82,12 @@ def _figure_of_row(
             legendgroup=escape(anchor),
         )
     lines = _tokens(row["tokens"], row["marks"])
-    key = " · ".join(
-        f'<span style="color:{_TEXT.get(role, _CONTROL)}">{escape(ROLES[role])}</span>'
-        for role in row["marks"]
-    )
     facts = [
         row["label"] and f"answer {row['label']}",
         row["pathway"],
         f"{row['metric']} before {row['before']:.3f}",
     ]
-    subtitle = " · ".join([*(escape(fact) for fact in facts if fact), key])
+    subtitle = " · ".join([*(escape(fact) for fact in facts if fact), _colour_key(row["marks"])])
     title = [
         f"<b>{escape(heading)}</b> {escape(row['id'])}",
         *lines,
@@ -119,6 +115,15 @@ def _figure_of_row(
         legend={"groupclick": "toggleitem"},
     )
     return figure
+
+
+def _colour_key(roles: Iterable[str]) -> str:
+    """Return the display names of roles as HTML, in their colours."""
+    names: list[str] = []
+    for role in roles:
+        colour = _TEXT.get(role, _CONTROL)
+        names.append(f'<span style="color:{colour}">{escape(ROLES[role])}</span>')
+    return " · ".join(names)
 
 
 def _tokens(tokens: Sequence[str], marks: Mapping[str, Sequence[int]]) -> list[str]:

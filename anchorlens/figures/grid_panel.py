@@ -7,6 +7,7 @@ sweep did not measure stay empty.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,7 @@ def _own_rows(panel: Panel) -> list[Row]:
     if panel.by != "head_position":
         return [(layer,) for layer in layers]
     heads = dict.fromkeys(_number_of(place.split(" ")[1]) for place in panel.grid.places)
-    return [(layer, head) for layer in layers for head in heads]
+    return list(product(layers, heads))
 
 
 def _number_of(head: str) -> int:

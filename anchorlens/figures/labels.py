@@ -201,6 +201,15 @@ def legend_places(entries: Entries) -> dict[str, int]:
     return places
 
 
+def _rank_of_settings(choice: Key) -> list[tuple[bool, str]]:
+    """Return the sort key of the settings of a curve: usual values are first."""
+    rank: list[tuple[bool, str]] = []
+    for name, value in zip(SETTINGS, choice, strict=True):
+        is_unusual = value != _USUAL[name]
+        rank.append((is_unusual, value))
+    return rank
+
+
 def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
     """Return text and rank of every (protocol, *settings); the text is empty if panel titles
     distinguish the runs.
@@ -211,9 +220,7 @@ def _variants(table: pd.DataFrame) -> dict[Key, tuple[str, int]]:
         distinct = rows[["part", *names]].drop_duplicates()
         choices: list[Key] = sorted(
             set(distinct[names].itertuples(index=False, name=None)),
-            key=lambda choice: [
-                (value != _USUAL[name], value) for name, value in zip(names, choice, strict=True)
-            ],
+            key=_rank_of_settings,
         )
         differs = (distinct[names].nunique(dropna=False) > 1).tolist()
         for rank, choice in enumerate(choices):
@@ -238,9 +245,9 @@ class _Looks:
         self.answers = [anchor for anchor in _ANSWERS if anchor in plain]
         unknown = sorted(plain - {*_ANSWERS, *_OTHERS, "exact_question"})
         styles = dataset_styles([f"anchor {name}" for name in unknown]).values()
-        self.others = _OTHERS | {
-            name: (style.answer, "dashdot") for name, style in zip(unknown, styles, strict=True)
-        }
+        self.others = _OTHERS.copy()
+        for name, style in zip(unknown, styles, strict=True):
+            self.others[name] = (style.answer, "dashdot")
         protocols = {protocol for _, protocol, *_ in keys}
         self.suffix = {name: "" if len(protocols) > 1 else f" {name}" for name in protocols}
         # Anchors that share one pathway label, per protocol.

@@ -161,9 +161,8 @@ def arrange(
                     "showticklabels": titled,
                     "title": {"text": y_titles[below] if titled else "", **_TITLE},
                 }
-    shown = [True] * sheet.panels + [
-        sheet.mixed or sheet.begins_row(panel, narrow=narrow) for panel in lower
-    ]
+    shown = [True] * sheet.panels
+    shown += [sheet.mixed or sheet.begins_row(panel, narrow=narrow) for panel in lower]
     place: dict[str, float] = {}
     if switch is not None:
         row_end = (
@@ -257,10 +256,12 @@ def fit_layout(
         made[name] = {**layout.get(name, {}), **part} if isinstance(part, dict) else part
     grid = _grid(plan, width)
     notes = layout["annotations"]  # those of a user come after ours
-    made["annotations"] = [
-        {**note, "visible": shown} for note, shown in zip(notes, grid["shown"], strict=False)
-    ]
-    made["annotations"] += notes[len(grid["shown"]) :]
+    annotations: list[Any] = []
+    for note, is_shown in zip(notes, grid["shown"], strict=False):
+        fitted = {**note, "visible": is_shown}
+        annotations.append(fitted)
+    annotations += notes[len(grid["shown"]) :]
+    made["annotations"] = annotations
     if layout.get("updatemenus"):
         made["updatemenus"] = [{**menu, **grid["switch"]} for menu in layout["updatemenus"]]
     return made
@@ -314,6 +315,11 @@ def page_style(names: Iterable[str]) -> dict[str, Any]:
         "entrywidthmode": "fraction",
         "font": {"size": _PIXELS["size"]},
     }
+    legends: dict[str, Any] = {}
+    for name in names:
+        # Two clicks isolate a curve; the second legend does not change.
+        on_two_clicks = "toggleothers" if name == "legend" else False
+        legends[name] = legend | {"itemdoubleclick": on_two_clicks}
     return {
         "template": "plotly_white",
         "font": {"family": _FONT, "size": 13, "color": INK},
@@ -334,11 +340,7 @@ def page_style(names: Iterable[str]) -> dict[str, Any]:
         "hoverlabel": {"align": "left", "namelength": -1},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
-        # Two clicks isolate a curve; the second legend does not change.
-        **{
-            name: legend | {"itemdoubleclick": "toggleothers" if name == "legend" else False}
-            for name in names
-        },
+        **legends,
     }
 
 
@@ -424,8 +426,5 @@ def _step(span: int, most: int) -> int:
     """Return the whole number of layers between two ticks, for at most ``most`` steps over ``span``
     layers.
     """
-    return next(
-        step
-        for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1)
-        if span / step <= most
-    )
+    steps = (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1)
+    return next(step for step in steps if span / step <= most)

@@ -98,9 +98,8 @@ def dataset_styles(names: Sequence[str]) -> dict[str, DatasetStyle]:
         if base is not None and base not in own.values():
             own[name] = base
     places = list(_BENCHMARKS)
-    ordered = sorted(own, key=lambda item: places.index(own[item])) + [
-        name for name in unique if name not in own
-    ]
+    ordered = sorted(own, key=lambda item: places.index(own[item]))
+    ordered += [name for name in unique if name not in own]
     shown = Counter(display_dataset(name) for name in unique)
     styles: dict[str, DatasetStyle] = {}
     for rank, name in enumerate(ordered):
@@ -132,9 +131,8 @@ def shade(colour: str, amount: float) -> str:
     ('#402010', '#804020', '#ffffff')
     """
     target = 255 if amount > 0 else 0
-    return "#" + "".join(
-        f"{round(part + abs(amount) * (target - part)):02x}" for part in rgb_of(colour)
-    )
+    parts = [round(part + abs(amount) * (target - part)) for part in rgb_of(colour)]
+    return "#" + "".join(f"{part:02x}" for part in parts)
 
 
 def translucent(colour: str, opacity: float) -> str:
@@ -165,10 +163,11 @@ def in_theme(figure: go.Figure, theme: str) -> go.Figure:
 
 def _darken(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: part if key in ("x", "y", "template") else _darken(part)
-            for key, part in value.items()
-        }
+        darkened: dict[Any, Any] = {}
+        for key, part in value.items():
+            is_kept = key in ("x", "y", "template")
+            darkened[key] = part if is_kept else _darken(part)
+        return darkened
     if isinstance(value, list | tuple):
         return type(value)(_darken(part) for part in value)
     if not isinstance(value, str):
@@ -215,8 +214,11 @@ def luminance(colour: str) -> float:
     >>> luminance("#ffffff"), luminance("#000000")
     (1.0, 0.0)
     """
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (value / 255 for value in rgb_of(colour))
-    )
+    red, green, blue = map(_linear_light, rgb_of(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear_light(value: int) -> float:
+    """Return the light of a red, green or blue value of sRGB, in [0, 1]."""
+    part = value / 255
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4

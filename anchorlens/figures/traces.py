@@ -36,9 +36,8 @@ def select_bands(
             f"bands={bands!r}: neither a bool nor a known word. {did_you_mean(str(bands), _BANDS)}",
             argument="bands",
         )
-    in_curves, in_contrasts = (
-        bool(frame["sim_low"].notna().any()) for frame in (curves, contrast_tables)
-    )
+    in_curves = bool(curves["sim_low"].notna().any())
+    in_contrasts = bool(contrast_tables["sim_low"].notna().any())
     if bands == "simultaneous" and not (in_curves or in_contrasts):
         raise InputError(
             "bands='simultaneous': the results have no simultaneous band. Use bands='pointwise'.",

@@ -91,11 +91,11 @@ def _specification(record: Path, config: Mapping[str, Any]) -> Specification:
         if name not in own and not is_function:
             kept[name] = one
     spec = specification_of(config["protocol"])
-    lacking = [
-        name
-        for name, one in spec.arguments().items()
-        if not one.execution_only and name not in config
-    ]
+    lacking: list[str] = []
+    for name, one in spec.arguments().items():
+        is_stored = not one.execution_only
+        if is_stored and name not in config:
+            lacking.append(name)
     if lacking:
         raise _refusal(record, f"config lacks {', '.join(lacking)}")
     try:
@@ -184,10 +184,7 @@ def _check_keys(config: Mapping[str, Any], samples: TableRows, examples: pd.Data
     """
     frame = samples.frame
     base = examples[examples["role"] == "base"]
-    keys = {
-        column: pd.factorize(frame[column], use_na_sentinel=False)
-        for column in (*CELL, "question_id", "cluster")
-    }
+    keys = {column: _codes_of(frame[column]) for column in (*CELL, "question_id", "cluster")}
 
     def check(column: str, is_known: npt.ArrayLike, problem: str) -> None:
         samples.check(column, ~np.asarray(is_known, dtype=bool)[keys[column][0]], problem)
@@ -236,6 +233,11 @@ def _check_keys(config: Mapping[str, Any], samples: TableRows, examples: pd.Data
         pd.Series(cells).duplicated(),
         f"is there twice with the same {', '.join(CELL[1:])}",
     )
+
+
+def _codes_of(column: pd.Series) -> tuple[npt.NDArray[np.int64], pd.Index]:
+    """Return the codes of a column's rows and their values, of which null is one."""
+    return pd.factorize(column, use_na_sentinel=False)
 
 
 def _join_codes(keys: Sequence[tuple[npt.NDArray[np.int64], Any]]) -> npt.NDArray[np.int64]:
@@ -307,9 +309,7 @@ def _check_logits(config: Mapping[str, Any], samples: TableRows) -> None:
 def _check_flips(samples: TableRows) -> None:
     """Check that each sample of a flip tells whether P of the same cell crosses 0.5."""
     frame = samples.frame
-    factors = [
-        pd.factorize(frame[name], use_na_sentinel=False) for name in CELL if name != "metric"
-    ]
+    factors = [_codes_of(frame[name]) for name in CELL if name != "metric"]
     key = _join_codes(factors)
     rows = {name: np.flatnonzero(frame["metric"] == name) for name in (P, FLIP)}
     order = {name: own[np.argsort(key[own], kind="stable")] for name, own in rows.items()}
@@ -416,7 +416,6 @@ def _check_curves(config: Mapping[str, Any], samples: pd.DataFrame, curves: Tabl
     if lacking := sorted(
         measured - set(curves.frame[[*names, "layer"]].itertuples(index=False, name=None))
     ):
-        point = ", ".join(
-            f"{name}={value!r}" for name, value in zip((*names, "layer"), lacking[0], strict=True)
-        )
+        pairs = zip((*names, "layer"), lacking[0], strict=True)
+        point = ", ".join(f"{name}={value!r}" for name, value in pairs)
         raise _refusal(curves.file, f"it lacks {point}, which was measured")

@@ -18,6 +18,8 @@ from anchorlens.runs.store import open_for_reading, read_record
 from anchorlens.runs.validation import TableRows, read_table
 
 _AGAIN = "Make the run again."
+# Entries of a sweep in run.json that follow from the tables and the rest of its record.
+_BESIDE_RECORD = ("run_id", "verdict", "findings", "rows")
 
 
 class SweepList(list[SweepResult]):
@@ -63,11 +65,7 @@ def _load_results(folder: Path) -> list[SweepResult]:
         stored = {name: rows.frame for name, rows in tables.items()}
         samples = stored.pop("samples")  # their nulls are replaced where the result is made
         stored = {name: without_nulls(frame) for name, frame in stored.items()}
-        rest = {
-            key: value
-            for key, value in sweep.items()
-            if key not in ("run_id", "verdict", "findings", "rows")
-        }
+        rest = {key: value for key, value in sweep.items() if key not in _BESIDE_RECORD}
         result = analysis.result.make(analysis, samples, stored.pop("examples"), rest, run_id)
         home = folder / "probes" / run_id
         results.append(result.with_probes(home if home.is_dir() else {}).with_tables(stored))

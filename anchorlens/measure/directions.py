@@ -3,7 +3,7 @@ or Gaussian (METHOD 4).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
 import torch
@@ -63,11 +63,9 @@ def draw_directions(
 
 def count_directions(pairs: Sequence[Pair[Any]]) -> int:
     """Return the number of prompts that run for the directions of pairs."""
-    names = {
-        one.prompt.id
-        for _, _, place in _places_with_directions(pairs)
-        for one in place.towards or ()
-    }
+    names: set[str] = set()
+    for _, _, place in _places_with_directions(pairs):
+        names.update(one.prompt.id for one in place.towards or ())
     return len(names)
 
 
@@ -136,9 +134,10 @@ def _capture_prompts(
         tokens = pad_rows([list(prompts[name].ids) for name in some])
         # Prompts of one template begin alike: their common tokens run once. Streamed weights would
         # be read once more for that.
-        first = min(
-            position for name in some for positions in wanted[name] for position in positions
-        )
+        needed: list[int] = []
+        for name in some:
+            needed += chain.from_iterable(wanted[name])
+        first = min(needed)
         most = 0 if adapter.shape.streamed else first
         n_shared, cache = run_prefix(adapter, tokens, most)
         slots = [slots_of(_behind(column, n_shared)) for column in columns]
@@ -153,4 +152,8 @@ def _capture_prompts(
 
 def _behind(column: Sequence[Positions], n_shared: int) -> list[Positions]:
     """Return the positions of each row, counted after a prefix of ``n_shared`` tokens."""
-    return [tuple(position - n_shared for position in positions) for positions in column]
+    behind: list[Positions] = []
+    for positions in column:
+        own = tuple(position - n_shared for position in positions)
+        behind.append(own)
+    return behind

@@ -8,6 +8,7 @@ the engine runs (:mod:`anchorlens.engine.geometry`).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from anchorlens.engine.cost import SLACK, PassSize, rows_bytes, rows_flops
@@ -56,10 +57,11 @@ class Batch:
     def split_places(self) -> "tuple[Batch, ...]":
         """Split the placements of all pairs in halves."""
         numbers = halves(range(len(self.pairs[0].placements)))
-        return tuple(
-            Batch(tuple(pair.at_places(some) for pair in self.pairs), self.layers)
-            for some in numbers
-        )
+        parts: list[Batch] = []
+        for some in numbers:
+            pairs = tuple(pair.at_places(some) for pair in self.pairs)
+            parts.append(Batch(pairs, self.layers))
+        return tuple(parts)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class SwapSweepPlan(SweepPlan):
     @property
     def batches(self) -> tuple[Batch, ...]:
         """Batches of all groups, in execution order."""
-        return tuple(batch for group in self.groups for batch in group.batches)
+        return tuple(chain.from_iterable(group.batches for group in self.groups))
 
 
 class PairGeometries:
@@ -198,10 +200,10 @@ class PairGeometries:
         if key not in self._known:
             pair = pair.without_equal_positions()
             source = pair.source
-            changes = [
-                Change(place.target, place.source if source else (), not place.direction_label)
-                for place in pair.placements
-            ]
+            changes: list[Change] = []
+            for place in pair.placements:
+                sources = place.source if source else ()
+                changes.append(Change(place.target, sources, not place.direction_label))
             self._known[key] = RowGeometry.of_patches(
                 pair.target.ids,
                 () if source is None else source.ids,
@@ -296,8 +298,13 @@ def plan_swaps(
         n_passes=len(groups),
         more_passes=len(groups) * (bool(n_directions) + compares_writes),
     )
-    joined = tuple(BatchGroup(tuple(one.content for one in group)) for group in groups)
+    joined = tuple(map(_batches_together, groups))
     return SwapSweepPlan(**vars(cost), groups=joined)
+
+
+def _batches_together(passes: Sequence[SizedPass[Batch]]) -> BatchGroup:
+    """Return the batches of passes that run together."""
+    return BatchGroup(tuple(one.content for one in passes))
 
 
 def _groups_of_same_places(pairs: Sequence[Pair[Any]]) -> list[list[Pair[Any]]]:

@@ -19,7 +19,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.function_reader import MISSED, FunctionReader
-from anchorlens.engine.patches import OnProgress, SwapBatch, no_progress
+from anchorlens.engine.patches import AnchorSwap, OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.directions import draw_directions
@@ -163,10 +163,11 @@ class PatchRunner:
         directions = draw_directions(
             self.engine.adapter, self.site, batches, partial(self._rows_of_directions, most)
         )
-        return [
-            build_batch(pairs, make_reader(pairs), self.make_streams, own)
-            for pairs, own in zip(batches, directions, strict=True)
-        ]
+        built: list[SwapBatch] = []
+        for pairs, own in zip(batches, directions, strict=True):
+            reader = make_reader(pairs)
+            built.append(build_batch(pairs, reader, self.make_streams, own))
+        return built
 
     def _rows_of_directions(self, most: int, width: int) -> int:
         """Return the number of prompts of directions that run at once: as many as the rows of a
@@ -276,6 +277,9 @@ def _batches_of_same_rows(
         same.setdefault(key, []).append(number)
     for numbers in same.values():
         batch, layers = built[numbers[0]]
-        swaps = [swap for i in numbers for swap in built[i][0].swaps]
-        changed = [after for i in numbers for after in values[i][1]]
+        swaps: list[AnchorSwap] = []
+        changed: list[Metrics] = []
+        for i in numbers:
+            swaps += built[i][0].swaps
+            changed += values[i][1]
         yield replace(batch, swaps=tuple(swaps)), layers, changed

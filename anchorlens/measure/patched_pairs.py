@@ -154,14 +154,8 @@ class Pair(Generic[PromptT_co]):
         """Return the smallest number of patched positions over the controls; None if the pair has
         none of them at this anchor.
         """
-        return min(
-            (
-                len(p.target)
-                for p in self.placements
-                if p.anchor == anchor and p.control in controls
-            ),
-            default=None,
-        )
+        chosen = [p for p in self.placements if p.anchor == anchor and p.control in controls]
+        return min((len(p.target) for p in chosen), default=None)
 
 
 def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
@@ -224,30 +218,39 @@ def build_batch(
             no placement has any.
     """
     tokens = pad_rows([p.target.ids for p in pairs])
-    columns = [[p.placements[i] for p in pairs] for i in range(len(pairs[0].placements))]
-    names = [(column[0].anchor, column[0].control) for column in columns]
-    slots = [slots_of([place.target for place in column]) for column in columns]
+    columns = [_placements_at(pairs, i) for i in range(len(pairs[0].placements))]
     turned = [{} for _ in columns] if directions is None else directions
-    swaps = [
-        AnchorSwap(
-            anchor=name[0],
-            control=name[1],
-            slots=own,
-            directions=towards,
-            heads=None if column[0].head is None else range(column[0].head, column[0].head + 1),
-        )
-        for name, own, column, towards in zip(names, slots, columns, turned, strict=True)
-    ]
+    swaps = [_swap_of(column, own) for column, own in zip(columns, turned, strict=True)]
     if make_streams is not None:
+        slots = [swap.slots for swap in swaps]
         made = zip(swaps, make_streams(pairs, tokens, slots), strict=True)
         return SwapBatch(
             tokens, reader, tuple(replace(swap, streams=streams) for swap, streams in made)
         )
-    sources = [slots_of([place.source for place in column]) for column in columns]
-    swaps = [replace(swap, source=source) for swap, source in zip(swaps, sources, strict=True)]
+    with_sources: list[AnchorSwap] = []
+    for swap, column in zip(swaps, columns, strict=True):
+        source = slots_of([place.source for place in column])
+        with_sources.append(replace(swap, source=source))
     return SwapBatch(
         tokens,
         reader,
-        tuple(swaps),
+        tuple(with_sources),
         pad_rows([p.source.ids for p in pairs if p.source is not None]),
+    )
+
+
+def _placements_at(pairs: Sequence[Pair[Any]], number: int) -> list[Placement]:
+    """Return one placement of each pair, by its number."""
+    return [pair.placements[number] for pair in pairs]
+
+
+def _swap_of(column: Sequence[Placement], directions: Mapping[int, Tensor]) -> AnchorSwap:
+    """Return the swap of one placement of each pair, without its sources or streams."""
+    first = column[0]
+    return AnchorSwap(
+        anchor=first.anchor,
+        control=first.control,
+        slots=slots_of([place.target for place in column]),
+        directions=directions,
+        heads=None if first.head is None else range(first.head, first.head + 1),
     )

@@ -25,9 +25,8 @@ from anchorlens.typing import Stream
 _SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
 # Sites with a head axis: [example pos head d_head], ``pattern`` [example head query key].
-HEAD_SITES = {
-    name: f"blocks.{{layer}}.attn.hook_{name}" for name in ("z", "q", "k", "v", "pattern")
-}
+_HEAD_SITES = ("z", "q", "k", "v", "pattern")
+HEAD_SITES = {name: f"blocks.{{layer}}.attn.hook_{name}" for name in _HEAD_SITES}
 
 # Name of a hook point, and the function of (value, hook point) that is applied to its value.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, Any], Tensor]]

@@ -56,10 +56,10 @@ def build_once(target: Path, build: Callable[[Path], dict[str, str]]) -> Path:
             fresh = scratch / "new"
             fresh.mkdir()
             origin = build(fresh)
-            files = {
-                path.name: {"sha256": file_sha256(path), **_stamp(path)}
-                for path in sorted(fresh.iterdir())
-            }
+            files: dict[str, dict[str, str | int]] = {}
+            for path in sorted(fresh.iterdir()):
+                sha256 = file_sha256(path)
+                files[path.name] = {"sha256": sha256, **_stamp(path)}
             record = json.dumps({"origin": origin, "files": files}, indent=2, sort_keys=True)
             (fresh / MANIFEST).write_text(record + "\n", encoding="utf8")
             if target.exists():

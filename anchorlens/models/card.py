@@ -207,9 +207,11 @@ def weights_sha256(model: LensModel) -> str:
     """
     stream = stream_of(model)
     streamed = {} if stream is None else _lines_of_stream(stream)
-    parameters = {
-        name: tensor.detach() for name, tensor in model.named_parameters() if name not in streamed
-    }
+    parameters: dict[str, Tensor] = {}
+    for name, tensor in model.named_parameters():
+        if name in streamed:
+            continue
+        parameters[name] = tensor.detach()
     stamp = (_stamp(parameters), _digest(streamed))
     known = _hashes.get(model)
     if known is not None and known.stamp == stamp:
@@ -269,18 +271,19 @@ def _lines_of_stream(stream: Any) -> dict[str, str]:
         lines: dict[str, str] = {}
         for layer, block in enumerate(stream.model.blocks):
             with stream.load_layer(layer):
-                lines |= _lines(
-                    {
-                        f"blocks.{layer}.{name}": parameter
-                        for name, parameter in block.named_parameters()
-                    }
-                )
+                lines |= _lines_of_block(layer, block)
         stream.known = stamp, lines
     return stream.known[1]
 
 
 def _digest(lines: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(line for _, line in sorted(lines.items())).encode()).hexdigest()
+
+
+def _lines_of_block(layer: int, block: Any) -> dict[str, str]:
+    """Return the lines of a layer's parameters."""
+    named = block.named_parameters()
+    return _lines({f"blocks.{layer}.{name}": parameter for name, parameter in named})
 
 
 def _lines(tensors: Mapping[str, Tensor]) -> dict[str, str]:

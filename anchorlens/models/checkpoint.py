@@ -61,9 +61,8 @@ def fetch_packaged_model(packaged: PackagedModel) -> Path:
             tokenizer = load_tokenizer(gguf.parent, gguf.name)
         model.config.save_pretrained(directory)
         # named_parameters lists tied weights once.
-        tensors = {
-            name: parameter.detach().contiguous() for name, parameter in model.named_parameters()
-        }
+        named = model.named_parameters()
+        tensors = {name: parameter.detach().contiguous() for name, parameter in named}
         save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(directory)
         return {

@@ -40,11 +40,8 @@ def drop_code_keys(fields: Any) -> Any:
     depth.
     """
     if isinstance(fields, dict):
-        return {
-            name: drop_code_keys(value)
-            for name, value in fields.items()
-            if not _CHOOSES_CODE.fullmatch(name)
-        }
+        names = [name for name in fields if not _CHOOSES_CODE.fullmatch(name)]
+        return {name: drop_code_keys(fields[name]) for name in names}
     if isinstance(fields, list):
         return [drop_code_keys(value) for value in fields]
     return fields

@@ -38,10 +38,8 @@ def count_parameters(model: PreTrainedModel) -> int:
         *language_model(model).parameters(),
         *(head.parameters() if head is not None else ()),
     ]
-    return sum(
-        parameter.numel()
-        for parameter in {id(parameter): parameter for parameter in parameters}.values()
-    )
+    by_id = {id(parameter): parameter for parameter in parameters}
+    return sum(parameter.numel() for parameter in by_id.values())
 
 
 def make_empty_model(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:

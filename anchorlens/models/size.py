@@ -145,10 +145,7 @@ def model_size(
     if kind == "hub":
         repo = find_official_name(name) or name
         directory = fetch_file(repo, "config.json", revision, token).parent
-        is_here = any(
-            isinstance(try_to_load_from_cache(repo, file, revision=revision), str)
-            for file in WEIGHT_FILES
-        )
+        is_here = _has_cached_weights(repo, revision)
         disk = next(path for path in (cache, *cache.parents) if path.exists())
     else:
         directory = (
@@ -196,6 +193,15 @@ def checkpoint_dtype(
     return pick_dtype(
         dtype, device, stored, count_parameters(make_empty_model(config, stored)) if counted else 0
     )
+
+
+def _has_cached_weights(repo: str, revision: str | None) -> bool:
+    """Return whether the hub's cache has a file of weights of a model."""
+    for file in WEIGHT_FILES:
+        path = try_to_load_from_cache(repo, file, revision=revision)
+        if isinstance(path, str):
+            return True
+    return False
 
 
 def _gb(n: float) -> str:

@@ -21,6 +21,7 @@ Scope:
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import torch
 from einops import rearrange
@@ -231,10 +232,11 @@ class _DirectPaths:
         some = rearrange(change[:, :, list(heads)], "batch pos head d -> head batch pos d")
         changes = some.expand(-1, len(self._tokens), -1, -1)
         found = self._inputs.with_changes(changes, later)
-        return [
-            {later_layer: values[i] for later_layer, values in found.items()}
-            for i in range(len(heads))
-        ]
+        by_head: list[dict[int, Tensor]] = []
+        for i in range(len(heads)):
+            own = {later_layer: values[i] for later_layer, values in found.items()}
+            by_head.append(own)
+        return by_head
 
     def _write(self, layer: int, number: int) -> Float[Tensor, "batch pos head d_model"]:
         """Return what each head of a layer adds to the stream, from the clean cache (0) or the
@@ -283,7 +285,7 @@ class _DirectPaths:
         adapter = self._adapter
         component = self._component
         n_heads = adapter.n_heads(component)
-        cells = [(layer, head) for layer in inputs for head in range(n_heads)]
+        cells = list(product(inputs, range(n_heads)))
         values = measure_cells(
             model=self._model,
             tokens=self._tokens,

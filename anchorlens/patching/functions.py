@@ -247,10 +247,12 @@ def _stack(
     if axes[-1] == "head":
         at = before + len(axes) - 1
         width = values[0].shape[at]
-        values = [
-            pad(each.movedim(at, -1), (0, width - each.shape[at])).movedim(-1, at)
-            for each in values
-        ]
+        widened: list[Tensor] = []
+        for each in values:
+            missing = width - each.shape[at]
+            wide = pad(each.movedim(at, -1), (0, missing))
+            widened.append(wide.movedim(-1, at))
+        values = widened
     stacked = torch.stack(values, before)
     if is_tensor:
         return stacked

@@ -4,6 +4,7 @@ pass per cell.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -105,9 +106,8 @@ def generic_activation_patch(
     shape: list[int] | None = None
     if index_df is None:
         assert index_axis_names is not None
-        shape = [
-            _axis_size(model, corrupted_tokens, activation_name, name) for name in index_axis_names
-        ]
+        size_of = partial(_axis_size, model, corrupted_tokens, activation_name)
+        shape = [size_of(name) for name in index_axis_names]
         index_df = make_df_from_ranges(shape, index_axis_names)
     indices = _indices_of(model, corrupted_tokens, activation_name, index_df)
     n_examples = None if reduce == "scalar" else len(corrupted_tokens)
@@ -317,10 +317,11 @@ def _indices_of(
                 argument="index_df",
             )
     columns = list(map(str, frame.columns))
-    sizes = [
-        _axis_size(model, tokens, name, column) if column in _AXES else None for column in columns
-    ]
+    size_of = partial(_axis_size, model, tokens, name)
+    sizes = [size_of(column) if column in _AXES else None for column in columns]
+    counted: list[tuple[int, ...]] = []
     for index in indices:
+        numbers = [index[0]]
         for value, size, column in zip(index[1:], sizes[1:], columns[1:], strict=True):
             if size is not None and not -size <= value < size:
                 raise InputError(
@@ -328,16 +329,9 @@ def _indices_of(
                     f" {n_pos} positions.",
                     argument="index_df",
                 )
-    return [
-        (
-            index[0],
-            *(
-                value if size is None else value % size
-                for value, size in zip(index[1:], sizes[1:], strict=True)
-            ),
-        )
-        for index in indices
-    ]
+            numbers.append(value if size is None else value % size)
+        counted.append(tuple(numbers))
+    return counted
 
 
 def _check_positions(positions: Sequence[int] | None, tokens: Tensor) -> list[int]:

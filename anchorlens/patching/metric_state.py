@@ -44,10 +44,12 @@ def is_same_state(before: State, after: State) -> bool:
     """Return whether nothing changed."""
     if len(before) != len(after):
         return False
-    pairs = zip(before, after, strict=True)
-    return all(
-        one is two and (mark is other or mark == other) for (one, mark), (two, other) in pairs
-    )
+    for (one, mark), (two, other) in zip(before, after, strict=True):
+        if one is not two:
+            return False
+        if not (mark is other or mark == other):
+            return False
+    return True
 
 
 def _visit(value: object, depth: int, found: State, visited: set[int]) -> None:

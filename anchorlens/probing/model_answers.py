@@ -137,10 +137,10 @@ class _AnswerReader:
         self.tokenizer = tokenizer
         self.hf = tokenizer.tokenizer
         # Special tokens are removed from the text, except tags of thinking.
-        added = self.hf.added_tokens_decoder.items()
-        self.removed = {
-            i for i, token in added if token.special and not is_thinking_tag(token.content)
-        }
+        self.removed: set[int] = set()
+        for number, token in self.hf.added_tokens_decoder.items():
+            if token.special and not is_thinking_tag(token.content):
+                self.removed.add(number)
         names = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_text|>", "<|endoftext|>")
         known = [name for name in names if name in self.hf.all_special_tokens]
         ends = [self.hf.eos_token_id, *map(self.hf.convert_tokens_to_ids, known)]

@@ -269,7 +269,10 @@ class LayerProbes:
     @property
     def question_ids(self) -> frozenset[str]:
         """Training and validation questions of all probes."""
-        return frozenset(q for probe in self.probes.values() for q in probe.train_questions_)
+        questions: set[str] = set()
+        for probe in self.probes.values():
+            questions.update(probe.train_questions_)
+        return frozenset(questions)
 
     def __repr__(self) -> str:
         if not self.probes:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
-GRID = tuple(float(f"{digit}e{power}") for power in range(-8, 4) for digit in (1, 3))
+GRID = tuple(float(f"{digit}e{power}") for power, digit in product(range(-8, 4), (1, 3)))
 """Candidate values of ``C``, strongest penalty first."""
 PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 """Values of ``C`` that are always tried."""

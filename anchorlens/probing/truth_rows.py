@@ -52,10 +52,11 @@ class TruthRows:
     @property
     def test_split(self) -> list[int | None]:
         """Index of the first split in which a row is tested, None for none, [row]."""
-        return [
-            roles.index("test") if "test" in roles else None
-            for roles in zip(*self.splits, strict=True)
-        ]
+        found: list[int | None] = []
+        for roles in zip(*self.splits, strict=True):
+            number = roles.index("test") if "test" in roles else None
+            found.append(number)
+        return found
 
     @property
     def has_generated_answers(self) -> bool:
@@ -80,7 +81,11 @@ class TruthRows:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of rows of each role in the smallest split of that role."""
-        return {name: min(roles.count(name) for roles in self.splits) for name in SPLITS}
+        sizes: dict[str, int] = {}
+        for name in SPLITS:
+            counts = [roles.count(name) for roles in self.splits]
+            sizes[name] = min(counts)
+        return sizes
 
     def check(self) -> None:
         """Raise EmptySweepError if a split lacks a label; warn if it has few rows."""
@@ -94,9 +99,12 @@ class TruthRows:
         if smallest_count(worst) > 0:
             self._warn_of_few_rows()
             return
-        sizes = "; ".join(
-            f"{role}: {worst[role, 0]} true, {worst[role, 1]} false" for role in SPLITS
-        )
+        parts: list[str] = []
+        for role in SPLITS:
+            n_true = worst[role, 0]
+            n_false = worst[role, 1]
+            parts.append(f"{role}: {n_true} true, {n_false} false")
+        sizes = "; ".join(parts)
         dropped = Counter(row.reason for row in self.dropped)
         reasons = list_counts(dict(dropped.most_common())) or "none"
         if self.rows and all(normalise(row.example.answers[0]) in YES_NO for row in self.rows):

@@ -28,10 +28,14 @@ def join_by_space(pair: PromptPair) -> PromptPair:
     """
     answer = _with_spaces(pair.answer, pair.clean)
     wrong = _with_spaces(pair.wrong, pair.clean)
-    clean, corrupted = (
-        one.rstrip(" ") if isinstance(one, str) else one for one in (pair.clean, pair.corrupted)
-    )
+    clean = _without_end_spaces(pair.clean)
+    corrupted = _without_end_spaces(pair.corrupted)
     return replace(pair, clean=clean, corrupted=corrupted, answer=answer, wrong=wrong)
+
+
+def _without_end_spaces(prompt: TokenText) -> TokenText:
+    """Return a prompt without spaces at its end; token ids stay as they are."""
+    return prompt.rstrip(" ") if isinstance(prompt, str) else prompt
 
 
 def _with_spaces(answer: AnswerText | None, prompt: TokenText) -> AnswerText | None:

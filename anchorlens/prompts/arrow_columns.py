@@ -92,13 +92,14 @@ def read_parquet(
 
 def select_numbers(schema: pyarrow.Schema, names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of those columns that hold numbers or truth values."""
-    types = pyarrow.types
     kinds = {name: schema.field(name).type for name in names}
-    return tuple(
-        name
-        for name, kind in kinds.items()
-        if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
-    )
+    return tuple(name for name, kind in kinds.items() if _is_number_or_truth(kind))
+
+
+def _is_number_or_truth(kind: pyarrow.DataType) -> bool:
+    """Return whether a type is of numbers or of truth values."""
+    types = pyarrow.types
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
 
 
 def _rehearse(content: bytes, columns: list[str], source: str) -> None:
@@ -173,6 +174,4 @@ def _bytes_of(array: Any) -> int:
 
 def _is_text(kind: pyarrow.DataType) -> bool:
     types = pyarrow.types
-    return any(
-        is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_binary)
-    )
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind)

@@ -77,8 +77,9 @@ def _name_cell(cell: Any, kind: Any, where: str) -> Any:
     if isinstance(cell, list):
         return [_name_cell(one, inner, where) for one in cell]
     if isinstance(cell, Mapping) and isinstance(inner, Mapping):
-        return {
-            name: _name_cell(one, inner[name], where) if name in inner else one
-            for name, one in cell.items()
-        }
+        cells: dict[Any, Any] = {}
+        for name, one in cell.items():
+            has_kind = name in inner
+            cells[name] = _name_cell(one, inner[name], where) if has_kind else one
+        return cells
     return cell

@@ -28,9 +28,7 @@ _MISSPELT = 0.75
 def check_pair_mapping(columns: object) -> dict[str, str]:
     if columns is None:
         return {}
-    if not isinstance(columns, Mapping) or not all(
-        isinstance(one, str) for one in (*columns, *columns.values())
-    ):
+    if not isinstance(columns, Mapping) or not _has_text_only(columns):
         raise InputError(
             f"columns={short_repr(columns)}: must be a dictionary from field names to column names,"
             " such as {'clean': 'prompt', 'corrupted': 'other'}.",
@@ -51,6 +49,12 @@ def check_pair_mapping(columns: object) -> dict[str, str]:
                 argument="columns",
             )
     return dict(columns)
+
+
+def _has_text_only(columns: Mapping[object, object]) -> bool:
+    """Return whether all keys and values of a dictionary are text."""
+    names = (*columns, *columns.values())
+    return all(isinstance(name, str) for name in names)
 
 
 def check_pair_layout(raw: RawData, columns: Mapping[str, str]) -> None:

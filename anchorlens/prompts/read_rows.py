@@ -121,12 +121,14 @@ def _names_of(rows: Iterable[Mapping[Any, Any]]) -> list[Any]:
 
 def _has_splits(table: Mapping[Any, Any]) -> bool:
     """Return whether the values of a dictionary are tables or lists of rows."""
-    return all(
-        isinstance(one[0], Mapping)
-        if isinstance(one, list) and one
-        else _is_frame(one) or hasattr(one, "column_names")
-        for one in table.values()
-    )
+    return all(_is_split(one) for one in table.values())
+
+
+def _is_split(value: object) -> bool:
+    """Return whether a value is a table or a list of rows."""
+    if isinstance(value, list) and value:
+        return isinstance(value[0], Mapping)
+    return _is_frame(value) or hasattr(value, "column_names")
 
 
 def _table_rows(table: Any) -> Rows:

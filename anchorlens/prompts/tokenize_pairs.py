@@ -81,16 +81,10 @@ class PairTokenizer:
         if (clean.ids[0] == bos) != (corrupted.ids[0] == bos):
             raise RowDropped("bos_differs", "one prompt begins with BOS, the other does not")
         any_of = isinstance(pair.answer, AnyOf) or isinstance(pair.wrong, AnyOf)
-        answers = [
-            self._answer(one, pair.clean, clean.ids, "answer") for one in list_answers(pair.answer)
-        ]
-        wrongs = [
-            self._answer(one, pair.clean, clean.ids, "wrong") for one in list_answers(pair.wrong)
-        ]
-        answer, wrong = (
-            tuple(dict.fromkeys(ids[0] for ids in side)) if any_of else next(iter(side), ())
-            for side in (answers, wrongs)
-        )
+        answers = self._alternatives(pair.answer, pair.clean, clean.ids, "answer")
+        wrongs = self._alternatives(pair.wrong, pair.clean, clean.ids, "wrong")
+        answer = _ids_of_side(answers, any_of=any_of)
+        wrong = _ids_of_side(wrongs, any_of=any_of)
         if any_of and (both := set(answer) & set(wrong)):
             raise RowDropped(
                 "answer_equals_wrong",
@@ -168,6 +162,12 @@ class PairTokenizer:
             )
         return prompt
 
+    def _alternatives(
+        self, given: AnswerText | None, clean: TokenText, clean_ids: tuple[int, ...], which: str
+    ) -> list[tuple[int, ...]]:
+        """Return the token ids of each alternative of an answer."""
+        return [self._answer(one, clean, clean_ids, which) for one in list_answers(given)]
+
     def _answer(
         self, given: TokenText, clean: TokenText, clean_ids: tuple[int, ...], which: str
     ) -> tuple[int, ...]:
@@ -211,6 +211,13 @@ class PairTokenizer:
     def _show(self, given: AnswerText | None) -> str:
         shown = [one if isinstance(one, str) else self._text(one) for one in list_answers(given)]
         return " |".join(shown)
+
+
+def _ids_of_side(answers: Sequence[tuple[int, ...]], *, any_of: bool) -> tuple[int, ...]:
+    """Return the first tokens of alternatives, each once; of a single answer all its tokens."""
+    if any_of:
+        return tuple(dict.fromkeys(ids[0] for ids in answers))
+    return answers[0] if answers else ()
 
 
 def _check_overlap(spans: Mapping[str, range], which: str) -> None:
@@ -373,10 +380,9 @@ def tokenize_pairs(model: Any, pairs: Any, *, add_bos: bool | None = None) -> "p
                 "unpaired_corrupted": unpaired_corrupted,
             }
         )
-    rows += [
-        {"id": row.example_id, "drop_reason": row.reason, "drop_detail": row.detail}
-        for row in context.dropped
-    ]
+    for row in context.dropped:
+        cells = {"id": row.example_id, "drop_reason": row.reason, "drop_detail": row.detail}
+        rows.append(cells)
     return pandas.DataFrame(rows, columns=list(_COLUMNS))
 
 

@@ -154,10 +154,10 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             [self.is_reachable(inputs, spec, place, layer) for layer in batch.layers], len(pairs)
         )
         shape = len(layers), len(pairs)
-        whole = {
-            name: np.broadcast_to(np.asarray(value), shape).ravel()
-            for name, value in columns.items()
-        }
+        whole: dict[str, npt.NDArray[Any]] = {}
+        for name, value in columns.items():
+            cells = np.broadcast_to(np.asarray(value), shape)
+            whole[name] = cells.ravel()
         return pd.DataFrame(whole)[reachable]
 
     def list_cells(self, engine: Engine, inputs: InputsT, spec: Any) -> pd.DataFrame:
@@ -165,11 +165,12 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         alike: dict[tuple[tuple[str, str, int], ...], list[Pair[Any]]] = {}
         for pair in self.pairs(inputs):
             alike.setdefault(tuple(place.key for place in pair.placements), []).append(pair)
-        frames = [
-            self._rows(inputs, spec, Batch(tuple(pairs), tuple(inputs.layers)), place, {})
-            for pairs in alike.values()
-            for place in pairs[0].placements
-        ]
+        frames: list[pd.DataFrame] = []
+        for pairs in alike.values():
+            batch = Batch(tuple(pairs), tuple(inputs.layers))
+            for place in pairs[0].placements:
+                rows = self._rows(inputs, spec, batch, place, {})
+                frames.append(rows)
         return pd.concat(frames, ignore_index=True)
 
     def differs_by_rounding(
@@ -213,9 +214,18 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             after[numbers] = _values(patched, metric)
             for name, values in self.more_values(clean, patched).items():
                 more.setdefault(name, np.full(len(chosen), np.nan))[numbers] = values
-        frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
+        frame = key_frame(samples)
         effect = self.effect(inputs, spec, chosen, before, after)
         return frame.assign(value_before=before, value_after=after, effect=effect, **more)
+
+
+def key_frame(samples: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the columns that identify the cells of some samples."""
+    keys: list[dict[str, Any]] = []
+    for cell in samples:
+        own = {name: cell[name] for name in CELL}
+        keys.append(own)
+    return pd.DataFrame(keys)
 
 
 def _values(metrics: Metrics, name: str) -> Array:

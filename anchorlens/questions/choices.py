@@ -110,7 +110,11 @@ def remove_topics(rows: Sequence[Row], source: str) -> list[Row]:
         f"{source}: the column subject has topics ({join_words(topics, 3)}), no words of the"
         " questions. It is not read; subject and property come from the rules."
     )
-    return [{name: row[name] for name in row if name != "subject"} for row in rows]
+    without_topics: list[Row] = []
+    for row in rows:
+        cells = {name: row[name] for name in row if name != "subject"}
+        without_topics.append(cells)
+    return without_topics
 
 
 def _find_choices(row: Row, where: str) -> _Choices | None:

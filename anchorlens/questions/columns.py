@@ -158,7 +158,11 @@ def match_names(rows: Sequence[Row], schema: Schema) -> list[Row]:
             renames[near[0]] = keys[field_key(near[0])]
     if not renames:
         return list(rows)
-    return [{renames.get(name, name): cell for name, cell in row.items()} for row in rows]
+    named: list[Row] = []
+    for row in rows:
+        cells = {renames.get(name, name): cell for name, cell in row.items()}
+        named.append(cells)
+    return named
 
 
 def check_layout(
@@ -183,7 +187,8 @@ def check_fields(
     missing = [group for group in schema.needed if not _has(names, [group])]
     if not missing:
         return
-    empty = [name for name in raw.empty_columns if any(field_key(name) in one for one in missing)]
+    missing_names: set[str] = set().union(*missing)
+    empty = [name for name in raw.empty_columns if field_key(name) in missing_names]
     if own and len(empty) == len(missing):
         shown = " and ".join(f"column {name!r}" for name in empty)
         verb = "is" if len(empty) == 1 else "are"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -140,7 +141,7 @@ def _column_selector(columns: Collection[str]) -> Callable[[str], bool]:
     """Return a function that tells whether a column of this name is read: a field of a schema, a
     column of choices, a nested list of questions, or one of the user's ``columns``.
     """
-    fields = (name for schema in SCHEMAS.values() for name in schema.fields)
+    fields = chain.from_iterable(schema.fields for schema in SCHEMAS.values())
     is_named = column_filter([*fields, *NESTED_FIELDS, *columns])
     return lambda name: is_named(name) or is_choice_column(name)
 

@@ -140,11 +140,10 @@ class QAData(CountsDropped):
         return escape_hidden(f"QAData({self.name!r}: {facts})")
 
     def _repr_html_(self) -> str:
-        rows = (
-            f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>"
-            for key, value in self._facts().items()
-        )
-        return f"<table><caption>QAData: {html.escape(self.name)}</caption>{''.join(rows)}</table>"
+        rows = ""
+        for key, value in self._facts().items():
+            rows += f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>"
+        return f"<table><caption>QAData: {html.escape(self.name)}</caption>{rows}</table>"
 
     def record(self) -> dict[str, object]:
         """Return name, source, content hash and sizes for ``run.json``."""

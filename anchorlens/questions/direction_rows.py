@@ -103,7 +103,9 @@ class DirectionPicker:
         if row.id not in self._profiles:
             answers = frozenset(map(normalise, row.example.answers))
             anchors = sorted({"exact_question", *self.anchors})
-            segments = [name for one in anchors for name in SEGMENTS.get(one, (one,))]
+            segments: list[str] = []
+            for anchor in anchors:
+                segments += SEGMENTS.get(anchor, (anchor,))
             lengths = tuple(len(row.positions[name]) for name in segments)
             self._profiles[row.id] = _Profile(answers=answers, lengths=lengths)
         return self._profiles[row.id]

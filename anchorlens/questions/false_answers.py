@@ -300,7 +300,11 @@ def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
         if needed in wanted & available:
             links.append(needed)
         keys.append(links)
-    return [[rows[i] for i in group] for group in group_by_links(keys)]
+    groups: list[list[_Row]] = []
+    for indices in group_by_links(keys):
+        group = [rows[i] for i in indices]
+        groups.append(group)
+    return groups
 
 
 def _permute(group: Sequence[_Row], seed: Sequence[int]) -> list[_Row]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from anchorlens.display import short_repr, shorten
@@ -49,7 +50,7 @@ class Schema:
     @property
     def fields(self) -> frozenset[str]:
         """Column names that are read."""
-        return frozenset(name for group in self.groups for name in group)
+        return frozenset(chain.from_iterable(self.groups))
 
     def answer_field(self, row: Row) -> str | None:
         """Return the field of a row that has its answers; None if there is none."""

@@ -258,9 +258,12 @@ def word_positions(
 
 def overlapping(offsets: Sequence[tuple[int, int]], span: Span) -> tuple[int, ...]:
     """Return the positions of the tokens that share a character with the span."""
-    return tuple(
-        i for i, (start, end) in enumerate(offsets) if start < span.end and span.start < end
-    )
+    positions: list[int] = []
+    for i, (start, end) in enumerate(offsets):
+        shares = start < span.end and span.start < end
+        if shares:
+            positions.append(i)
+    return tuple(positions)
 
 
 def anchor_positions(

@@ -4,7 +4,7 @@ study files.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,10 @@ def claims_table(results: Sequence[SweepResult]) -> Table:
     claims = adjust_claims(results)
     text = adjustment_text(claims, results)
     heads, rows = claim_rows(claims) if text else ([], [])
-    shown = [[minus(str(cell)) for cell in row] for row in rows]
+    shown: list[list[str]] = []
+    for row in rows:
+        cells = map(str, row)
+        shown.append(list(map(minus, cells)))
     return Table(shown, heads, minus(text))
 
 
@@ -112,20 +115,28 @@ def settings_of(results: Sequence[SweepResult]) -> list[str]:
     texts = [""] * len(results)
     for alike in groups.values():
         configs = [results[number].record["config"] for number in alike]
-        differing = [
-            name
-            for name, value in configs[0].items()
-            if isinstance(value, str | int | float)
-            and len({str(config.get(name)) for config in configs}) > 1
-        ]
-        rows = [
-            [labels.words_of(name, str(own.get(name))) for name in differing] for own in configs
-        ]
+        differing = _settings_that_differ(configs)
+        rows: list[list[str]] = []
+        for own in configs:
+            words = [labels.words_of(name, str(own.get(name))) for name in differing]
+            rows.append(words)
         n = next((n for n in range(_MOST_SETTINGS) if _are_distinct(rows, n)), _MOST_SETTINGS)
         for place, (number, row) in enumerate(zip(alike, rows, strict=True), start=1):
             alone = "" if len(alike) == 1 else f"run {place}"
             texts[number] = ", ".join(row[:n]) or alone
     return texts
+
+
+def _settings_that_differ(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the texts and numbers in which the configurations differ."""
+    differing: list[str] = []
+    for name, value in configs[0].items():
+        if not isinstance(value, str | int | float):
+            continue
+        texts = {str(config.get(name)) for config in configs}
+        if len(texts) > 1:
+            differing.append(name)
+    return differing
 
 
 def _are_distinct(rows: Sequence[Sequence[str]], n: int) -> bool:

@@ -110,7 +110,8 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     home = resources.files("anchorlens.report")
     names = contents.names_of(results)
     sets = [result.dataset for result in results]
-    data = [_rows_of(*both, sets) for both in zip(results, names, strict=True)]
+    pairs = list(zip(results, names, strict=True))
+    data = [_rows_of(*both, sets) for both in pairs]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -120,7 +121,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
     return template.render(
         title=title,
         about=contents.about(results),
-        sweeps=[_summary_of(*both) for both in zip(results, names, strict=True)],
+        sweeps=[_summary_of(*both) for both in pairs],
         figures=figures,
         words=contents.words_of(results, [figure["caption"] for figure in figures]),
         claim_statuses=CLAIMS,
@@ -130,9 +131,7 @@ def render(results: Sequence[SweepResult], title: str) -> str:
         claims=contents.claims_table(results),
         dropped=contents.count_drops(results),
         studies=contents.studies_of(results),
-        complete=[
-            name for result, name in zip(results, names, strict=True) if not result.dropped_counts
-        ],
+        complete=[name for result, name in pairs if not result.dropped_counts],
         axis="edge" if all(result.has_edges for result in results) else "layer",
         metric=_common_name(data, "metric", "value"),
         change=_common_name(data, "change", "effect"),

@@ -133,20 +133,20 @@ def adjustment_text(claims: pd.DataFrame, results: Sequence[SweepResult] = ()) -
     """
     sentences: list[str] = []
     if n_sweeps(claims) > 1:
-        alone, jointly = (
-            int(claims[name].isin(_EFFECTS).sum()) for name in ("status_alone", "status")
-        )
+        alone = int(claims["status_alone"].isin(_EFFECTS).sum())
+        jointly = int(claims["status"].isin(_EFFECTS).sum())
         said = f"Adjusted by Holm over {n_sweeps(claims)} sweeps with {len(claims)} claims"
         sentences.append(
             f"{said}: {alone} stand in their sweep alone, {jointly} of them after the adjustment."
         )
     others = [one for one in results if one.run_id not in set(claims["run_id"])]
-    unadjusted = [one for one in others if _claims_something(one.findings)]
-    silent = [
-        f"{one.protocol.name} of {one.dataset}"
-        for one in others
-        if not _claims_something(one.findings)
-    ]
+    unadjusted: list[SweepResult] = []
+    silent: list[str] = []
+    for one in others:
+        if _claims_something(one.findings):
+            unadjusted.append(one)
+        else:
+            silent.append(f"{one.protocol.name} of {one.dataset}")
     if sentences and silent:
         sentences.append(f"Not among them, because nothing is tested: {join_with_and(silent)}.")
     if unadjusted and len(results) > 1:

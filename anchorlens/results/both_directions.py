@@ -62,10 +62,11 @@ class BothDirections:
         """
         sentences: list[str] = []
         if not self.noising.is_quick:
-            sentences = [
-                necessity_sentence(anchor, self.noising.findings, self.denoising.findings)
-                for anchor in self.noising.anchors
-            ]
+            noising = self.noising.findings
+            denoising = self.denoising.findings
+            for anchor in self.noising.anchors:
+                sentence = necessity_sentence(anchor, noising, denoising)
+                sentences.append(sentence)
         return "\n".join(
             [
                 *sentences,

@@ -177,31 +177,20 @@ def claim_statements(
     """
     alone = effects or {}
     claims = {name: claim for name, claim in claims.items() if (name, claim.control) in facts}
-
-    def statuses(of: LayerEstimates) -> dict[str, str]:
-        return {
-            name: claim_status(
-                of[name, claim.control],
-                sign=claim.sign,
-                floor=floor_of(name, floor),
-                effect=alone.get(name),
-            )
-            for name, claim in claims.items()
-        }
-
     level = 0.95
     used = facts
-    status = statuses(facts)
+    status = _statuses(claims, facts, alone, floor)
     if any(one not in (STANDS, TOO_FEW) for one in status.values()):
         level = looks.level
         used = looks.facts
-        status = statuses(used)
+        status = _statuses(claims, used, alone, floor)
         for name, one in status.items():
             if one in (*CLAIMS, REVERSED) and looks.is_unconfirmed(name, len(claims)):
                 status[name] = NOT_DETECTED
     together = joint_p(claims, facts, looks.p)
-    return tuple(
-        Finding.of(
+    statements: list[Finding] = []
+    for name, claim in claims.items():
+        statement = Finding.of(
             name,
             status[name],
             used[name, claim.control],
@@ -213,16 +202,30 @@ def claim_statements(
             control_value=value_alone(facts, claim),
             split_values=looks.splits.get((name, claim.control), ()),
         )
-        for name, claim in claims.items()
-    )
+        statements.append(statement)
+    return tuple(statements)
+
+
+def _statuses(
+    claims: Mapping[str, Claim], facts: LayerEstimates, alone: Mapping[str, float], floor: float
+) -> dict[str, str]:
+    """Return the status of each claim by the name of its contrast."""
+    found: dict[str, str] = {}
+    for name, claim in claims.items():
+        fact = facts[name, claim.control]
+        found[name] = claim_status(
+            fact, sign=claim.sign, floor=floor_of(name, floor), effect=alone.get(name)
+        )
+    return found
 
 
 def joint_p(claims: Mapping[str, Claim], facts: LayerEstimates, p: Mapping[str, float]) -> float:
     """Return the p-value of the claim that all contrasts differ from 0 on their expected sides."""
-    expected = all(
-        facts[name, claim.control].value * claim.sign >= 0 for name, claim in claims.items()
-    )
-    return max((p.get(name, 1.0) for name in claims), default=1.0) if expected else 1.0
+    for name, claim in claims.items():
+        is_expected = facts[name, claim.control].value * claim.sign >= 0
+        if not is_expected:
+            return 1.0
+    return max((p.get(name, 1.0) for name in claims), default=1.0)
 
 
 def floor_of(quantity: str, floor: float) -> float:
@@ -244,11 +247,8 @@ def claim_table(
     """Return heads and rows of the table of claims; descriptions and statements without a value are
     left out.
     """
-    shown = [
-        one
-        for one in statements
-        if one.value is not None and one.status not in (DESCRIPTION, TOO_FEW)
-    ]
+    with_value = [one for one in statements if one.value is not None]
+    shown = [one for one in with_value if one.status not in (DESCRIPTION, TOO_FEW)]
     if not shown:
         return (), ()
     rows: list[tuple[str, ...]] = []

@@ -64,11 +64,7 @@ class Comparison:
         ]
         shared = [name for name in names if table[name].nunique() == 1]
         told = [*(name for name in names[:3] if name not in shared), "anchor"]
-        where = [
-            f"{', '.join(map(str, key))} at layer{'s' * (len(own) > 1)}"
-            f" {format_ranges(sorted(own['layer']))}"
-            for key, own in stands.groupby(told, sort=False)
-        ]
+        where = _list_places(stands, told)
         verdict = (
             f"Curves differ: {'; '.join(where)}."
             if where
@@ -111,6 +107,17 @@ class Comparison:
             text,
         ]
         return escape_hidden("\n".join(lines))
+
+
+def _list_places(stands: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return the layers at which curves differ, with the values of ``names``."""
+    places: list[str] = []
+    for key, own in stands.groupby(names, sort=False):
+        curve = ", ".join(map(str, key))
+        plural = "s" * (len(own) > 1)
+        layers = format_ranges(sorted(own["layer"]))
+        places.append(f"{curve} at layer{plural} {layers}")
+    return places
 
 
 def _format(value: float) -> str:

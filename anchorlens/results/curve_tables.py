@@ -58,10 +58,10 @@ def curves_frame(
         draws = Resamples.of(
             questions, clusters=clusters.of(questions), n_resamples=n_resamples, seed=seed
         )
-        effect, value_before = (
-            draws.means(values, ~np.isnan(values))
-            for values in (wide.to_numpy(), before.to_numpy())
-        )
+        effects = wide.to_numpy()
+        values = before.to_numpy()
+        effect = draws.means(effects, ~np.isnan(effects))
+        value_before = draws.means(values, ~np.isnan(values))
         limit = 100 if shared["unit"] == POINTS and not share else np.inf
         curve = band(effect.over(value_before) if share else effect, limit=limit)
         sim_low, sim_high = (np.nan, np.nan) if share else (curve.sim_low, curve.sim_high)

@@ -27,9 +27,8 @@ def recompute_effects(
         Value after minus value before, in percentage points if they are probabilities; of a truth
         readout the change of π (:func:`~anchorlens.statistics.delta.delta_p`).
     """
-    before, after = (
-        samples[f"value_{when}"].to_numpy(dtype=np.float64) for when in ("before", "after")
-    )
+    before = samples["value_before"].to_numpy(dtype=np.float64)
+    after = samples["value_after"].to_numpy(dtype=np.float64)
     effects = np.where(samples["unit"] == POINTS, 100.0, 1.0) * (after - before)
     kind = config.get("delta_kind")
     if config.get("readout") in TRUTH_READOUTS and kind is not None:

@@ -99,10 +99,11 @@ def estimates_by_layer(
 ) -> dict[int, LayerEstimate]:
     """Return the estimates of one quantity and control by layer."""
     rows = contrasts[(contrasts["quantity"] == quantity) & (contrasts["control"] == control)]
-    return {
-        int(layer): LayerEstimate(*numbers)
-        for layer, *numbers in rows[["layer", *_COLUMNS]].itertuples(index=False, name=None)
-    }
+    estimates: dict[int, LayerEstimate] = {}
+    cells = rows[["layer", *_COLUMNS]]
+    for layer, *numbers in cells.itertuples(index=False, name=None):
+        estimates[int(layer)] = LayerEstimate(*numbers)
+    return estimates
 
 
 def concentration_note(
@@ -117,11 +118,11 @@ def concentration_note(
         rows: Words for the rows of the protocol.
     """
     few = table[is_concentrated(table["n_effective"], table["n_clusters"])]
-    named = [
-        f"{words.format(name)} (effective number {own['n_effective'].min():.1f} of"
-        f" {own['n_clusters'].max()})"
-        for name, own in few.groupby(by, sort=False)
-    ]
+    named: list[str] = []
+    for name, own in few.groupby(by, sort=False):
+        least = own["n_effective"].min()
+        most = own["n_clusters"].max()
+        named.append(f"{words.format(name)} (effective number {least:.1f} of {most})")
     end = f"the band allows for an unseen {rows.group} at the end of the scale"
     return f"Few {rows.groups} carry {join_with_and(named)}: {end}." if named else ""
 

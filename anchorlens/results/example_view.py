@@ -76,25 +76,30 @@ def example_rows(
     before = measured.drop_duplicates(["example_id", "layer"]).set_index("example_id")[
         ["layer", "value_before", "pathway"]
     ]
-    first = {
-        str(example): group.set_index("layer").to_dict("index")
-        for example, group in before.groupby(level=0, sort=False)
-    }
+    first: dict[str, Mapping[Any, Mapping[Any, Any]]] = {}
+    for example, group in before.groupby(level=0, sort=False):
+        by_layer = group.set_index("layer")
+        first[str(example)] = by_layer.to_dict("index")
     curves: dict[str, dict[str, list[float | None]]] = {}
     cells = zip(table.index, table.to_numpy(), strict=True)
     for (example, anchor, control), values in sorted(
         cells, key=lambda cell: list(anchors).index(cell[0][1])
     ):
         name = anchor if control == "none" else f"{anchor}, {control}"
-        curves.setdefault(example, {})[name] = [
-            None if value != value else round(float(value), 2) for value in values
-        ]
+        curves.setdefault(example, {})[name] = [_curve_value(value) for value in values]
     records: list[dict[Any, Any]] = base.to_dict("records")
-    return [
-        _row(row, anchors, layers, curves[row["example_id"]], first[row["example_id"]]) | of_metric
-        for row in records
-        if row["example_id"] in first
-    ]
+    rows: list[Row] = []
+    for record in records:
+        row_id = record["example_id"]
+        if row_id in first:
+            row = _row(record, anchors, layers, curves[row_id], first[row_id])
+            rows.append(row | of_metric)
+    return rows
+
+
+def _curve_value(value: float) -> float | None:
+    """Return a value with two decimals; None for NaN."""
+    return None if value != value else round(float(value), 2)
 
 
 def _row(
@@ -104,12 +109,12 @@ def _row(
     curves: dict[str, list[float | None]],
     before: Mapping[Any, Mapping[Any, Any]],
 ) -> Row:
-    points = [
-        (value, layer, anchor)
-        for anchor in anchors
-        for value, layer in zip(curves.get(anchor, ()), layers, strict=False)
-        if value is not None
-    ]
+    points: list[tuple[float, int, str]] = []
+    for anchor in anchors:
+        for value, layer in zip(curves.get(anchor, ()), layers, strict=False):
+            if value is not None:
+                point = (value, layer, anchor)
+                points.append(point)
     peak, at, place = max(points, key=lambda point: abs(point[0]))
     label = row["label"]
     positions = parse_positions(row["example_id"], row["positions"], len(row["tokens"]))

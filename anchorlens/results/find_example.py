@@ -63,9 +63,10 @@ def _of_words(
     if len(found) == 1:
         return found[0]
     if found:
-        listed = "".join(
-            f"\n  {name!r}: {rows[name][0]} ({rows[name][1]})" for name in found[:_MOST]
-        )
+        listed = ""
+        for name in found[:_MOST]:
+            question, answer = rows[name]
+            listed += f"\n  {name!r}: {question} ({answer})"
         more = f"\n  and {len(found) - _MOST} more" if len(found) > _MOST else ""
         raise InputError(
             f"example={shorten(wanted)} matches {len(found)} measured {text}s. Give one of these"
@@ -94,11 +95,11 @@ def _holding(text: str, questions: Mapping[str, str]) -> list[str]:
     words = _words(text)
     if not words:
         return []
-    part = [
-        name
-        for name, question in questions.items()
-        if all(word in question.casefold() for word in words)
-    ]
+    part: list[str] = []
+    for name, question in questions.items():
+        folded = question.casefold()
+        if all(word in folded for word in words):
+            part.append(name)
     return [name for name in part if words <= _words(questions[name])] or part
 
 
@@ -109,13 +110,11 @@ def _words(text: str) -> set[str]:
 def _near(wanted: str, rows: Mapping[str, tuple[str, str]], text: str) -> str:
     """Return a suggestion of similar ids or words, or a hint where to find ids."""
     words = sorted(set().union(*(_words(question) for question, _ in rows.values())))
-    strange = [word for word in sorted(_words(wanted)) if not any(word in known for known in words)]
     near = difflib.get_close_matches(wanted, list(rows), n=3, cutoff=_ALIKE)
-    near += [
-        one
-        for word in strange
-        for one in difflib.get_close_matches(word, words, n=3, cutoff=_ALIKE)
-    ]
+    for word in sorted(_words(wanted)):
+        is_part = any(word in known for known in words)
+        if not is_part:
+            near += difflib.get_close_matches(word, words, n=3, cutoff=_ALIKE)
     if near:
         return "Did you mean " + " or ".join(f"'{one}'" for one in dict.fromkeys(near)) + "?"
     return (

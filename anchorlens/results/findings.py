@@ -145,9 +145,8 @@ class Findings:
 
     def __str__(self) -> str:
         table = align_columns(self.table) if self.rows else ""
-        text = "\n".join(
-            part for part in (*self.warnings, self.headline, table, *self.notes) if part
-        )
+        parts = (*self.warnings, self.headline, table, *self.notes)
+        text = "\n".join(part for part in parts if part)
         # Names of segments, models and sets are the user's.
         return escape_hidden(text)
 

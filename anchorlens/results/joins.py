@@ -50,7 +50,9 @@ def join_inputs(
     own = base[["example_id", *_OF_ROW]]
     columns = (own[name] for name in ("example_id", "tokens", "positions", "question"))
     said = [_segments(*row) for row in zip(*columns, strict=True)]
-    own = own.assign(**{name: [one[name] for one in said] for name in ("subject", "property")})
+    subjects = [one["subject"] for one in said]
+    properties = [one["property"] for one in said]
+    own = own.assign(subject=subjects, property=properties)
     frame = samples.merge(own, on="example_id", how="left", validate="many_to_one")
     donors = {} if config.get("donors") in STATISTIC_RULES else _donors(base, examples)
     # answer_only replaces the question only; the other question is in the changed input.
@@ -72,11 +74,12 @@ def join_inputs(
 def _segments(row_id: str, tokens: Any, positions: str, question: str) -> dict[str, str]:
     """Return the text of the tokens of subject and property; empty if a row has none."""
     where = parse_positions(row_id, positions, len(tokens))
-    texts = {
-        name: "".join(tokens[p] for p in sorted(where.get(name, ()))).strip()
-        for name in ("subject", "property")
-    }
-    return {name: _restore_letters(text, question) for name, text in texts.items()}
+    texts: dict[str, str] = {}
+    for name in ("subject", "property"):
+        places = sorted(where.get(name, ()))
+        text = "".join(tokens[p] for p in places).strip()
+        texts[name] = _restore_letters(text, question)
+    return texts
 
 
 def _restore_letters(text: str, question: str) -> str:
@@ -89,7 +92,9 @@ def _restore_letters(text: str, question: str) -> str:
 def _donors(base: pd.DataFrame, examples: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Return question and answer of every donor row by its id."""
     # Other values of donor_id (the draw of a placebo) may look like the id of a row.
-    names = {str(name) for ids in base["donor_ids"] for name in ids}
+    names: set[str] = set()
+    for ids in base["donor_ids"]:
+        names.update(map(str, ids))
     found: dict[str, dict[str, str]] = {}
     for role in _DONOR_ROLES:
         rows = examples[(examples["role"] == role) & examples["example_id"].isin(list(names))]

@@ -362,9 +362,8 @@ class SweepResult:
             "qa_text_auc": pair.get("auc"),
             "qa_text_auc_low": pair.get("ci_low"),
         }
-        return {
-            name: float("nan") if value is None else float(value) for name, value in aucs.items()
-        }
+        nan = float("nan")
+        return {name: nan if value is None else float(value) for name, value in aucs.items()}
 
     def contrasts(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return the protocol's contrasts between anchors, pathways and controls at each layer,

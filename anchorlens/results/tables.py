@@ -128,9 +128,7 @@ def columns_with_values(frame: pd.DataFrame, all_columns: bool) -> list[str]:
     """Return the columns to show: those with a value, keys and numbers; all if ``all_columns`` or
     the frame is empty.
     """
-    keep = all_columns or frame.empty
-    return [
-        name
-        for name in map(str, frame)
-        if keep or name in ALWAYS_SHOWN or frame[name].notna().any()
-    ]
+    names = list(map(str, frame))
+    if all_columns or frame.empty:
+        return names
+    return [name for name in names if name in ALWAYS_SHOWN or frame[name].notna().any()]

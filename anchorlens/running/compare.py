@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +85,10 @@ def compare(
     units = tuple(dict.fromkeys(unit for _, _, unit in made if unit))
     curves = curves.reindex(columns=list(CURVE_COLUMNS)).astype(CURVE_TYPES)
     words = metric_labels(curves.assign(metric=metric))
-    notes = tuple(dict.fromkeys(note for a, b in pairs for note in _notes(a, b, metric, labels)))
-    return Comparison(labels, tables, curves, words, units, notes)
+    notes: list[str] = []
+    for one, other in pairs:
+        notes += _notes(one, other, metric, labels)
+    return Comparison(labels, tables, curves, words, units, tuple(dict.fromkeys(notes)))
 
 
 def _notes(a: SweepResult, b: SweepResult, metric: str, labels: tuple[str, str]) -> Iterator[str]:
@@ -101,11 +103,11 @@ def _notes(a: SweepResult, b: SweepResult, metric: str, labels: tuple[str, str])
             texts.append(f"{name} {both[0]} / {both[1]}")
     if texts:
         yield f"Settings that differ ({' / '.join(labels)}): {'; '.join(texts)}."
-    quick = [
-        label
-        for label, one in zip(labels, (a, b), strict=True)
-        if one.record["config"].get("quick")
-    ]
+    quick: list[str] = []
+    for label, config in zip(labels, (own, theirs), strict=True):
+        is_quick = bool(config.get("quick"))
+        if is_quick:
+            quick.append(label)
     if quick:
         yield f"A quick look, without nulls and with one donor: {', '.join(quick)}."
     means: list[str] = []
@@ -138,11 +140,11 @@ def _paired(
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
     theirs = {(sweep.protocol.name, sweep.dataset, sweep.model): sweep for sweep in second}
-    pairs = [
-        (one, theirs[key])
-        for one in first
-        if (key := (one.protocol.name, one.dataset, one.model)) in theirs
-    ]
+    pairs: list[tuple[SweepResult, SweepResult]] = []
+    for one in first:
+        key = (one.protocol.name, one.dataset, one.model)
+        if key in theirs:
+            pairs.append((one, theirs[key]))
     if not pairs:
         raise InputError(
             "The two runs share no sweep with the same protocol, data set and model. Give one sweep"
@@ -195,78 +197,38 @@ def _difference(
     """Return table and curves of two sweeps, and the sentence on their clusters; ``level``: joint
     level of the bands over layers and anchors.
     """
-    measured = [
-        one.samples(metric=metric, all_columns=True).query("control == 'none'") for one in (a, b)
-    ]
-    # Effect of every row and layer, averaged over donors.
-    means = [samples.groupby(_ROW, sort=False)["effect"].mean() for samples in measured]
-    rows = pd.concat(dict(zip(("first", "second"), means, strict=True)), axis=1)
-    by_anchor = {
-        str(anchor): own for anchor, own in rows.groupby("anchor", sort=False) if len(own.dropna())
-    }
+    measured: list[pd.DataFrame] = []
+    for sweep in (a, b):
+        samples = sweep.samples(metric=metric, all_columns=True)
+        measured.append(samples.query("control == 'none'"))
+    by_anchor = _effects_by_anchor(measured)
     if not by_anchor:
         raise InputError(
             "The two runs share no row with the same example_id, anchor and layer. Compare runs of"
             " the same questions."
         )
-    wide = {
-        anchor: own.dropna().droplevel("anchor").unstack("layer")
-        for anchor, own in by_anchor.items()
-    }
+    wide: dict[str, Any] = {}
+    for anchor, effects in by_anchor.items():
+        shared_rows = effects.dropna().droplevel("anchor")
+        wide[anchor] = shared_rows.unstack("layer")
     clusters = find_clusters(pd.concat(measured))
     changes = [sides["second"] - sides["first"] for sides in wide.values()]
-    frames: list[pd.DataFrame] = []
     limit = 200 if measured[0]["unit"].iloc[0] == POINTS else np.inf
     bands = _bands(changes, clusters, n_resamples, seed, level, limit)
     p_values = _p_values(changes, clusters, seed)
-    for (anchor, own), made, p in zip(by_anchor.items(), bands, p_values, strict=True):
-        alone = {
-            name: own[own[other].isna()].index
-            for name, other in (("first", "second"), ("second", "first"))
-        }
-        first, second = (wide[anchor][side] for side in ("first", "second"))
-        frames.append(
-            pd.DataFrame(
-                {
-                    "anchor": anchor,
-                    "layer": first.columns.astype(int),
-                    "first": first.mean().to_numpy(),
-                    "second": second.mean().to_numpy(),
-                    "difference": made.value,
-                    "ci_low": made.low,
-                    "ci_high": made.high,
-                    "sim_low": made.sim_low,
-                    "sim_high": made.sim_high,
-                    "p": p,
-                    "n": made.n,
-                    "n_clusters": made.n_clusters,
-                    "n_effective": made.n_effective,
-                    **{
-                        f"only_{name}": index.get_level_values("example_id").nunique()
-                        for name, index in alone.items()
-                    },
-                }
-            )
-        )
+    frames: list[pd.DataFrame] = []
+    for (anchor, effects), made, p in zip(by_anchor.items(), bands, p_values, strict=True):
+        sides = wide[anchor]
+        frames.append(_anchor_table(anchor, effects, sides, made, p))
     table = pd.concat(frames, ignore_index=True)
     names = {name: (getattr(a, name), getattr(b, name)) for name in ("model", "dataset")}
     for at, (name, (one, other)) in enumerate(names.items()):
         table.insert(at, name, one if one == other else f"{other} less {one}")
     own, theirs = (samples.iloc[0] for samples in measured)
     table.insert(2, "protocol", theirs["protocol"])
-    varied = {"layer", "position", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
-    shared = {
-        key: (
-            f"{theirs[key]} less {own[key]}"
-            if isinstance(own[key], str) and own[key] != theirs[key]
-            else theirs[key]
-        )
-        for key in CURVE_KEYS
-        if key not in varied
-    }
     pathway = "All" if theirs["pathway"] else ""
     curves = table.assign(
-        **shared,
+        **_columns_of_both(own, theirs),
         pathway=pathway,
         metric=DIFFERENCE,
         effect=table["difference"],
@@ -276,6 +238,67 @@ def _difference(
         measured[1].drop_duplicates("anchor").set_index("anchor")["position"]
     )
     return table, curves, _cluster_sentence(b, clusters, changes, measured[1])
+
+
+def _effects_by_anchor(measured: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return the effect of every row and layer of both sweeps, averaged over donors, of each anchor
+    at which they share a row.
+    """
+    means = [samples.groupby(_ROW, sort=False)["effect"].mean() for samples in measured]
+    rows = pd.concat(dict(zip(("first", "second"), means, strict=True)), axis=1)
+    by_anchor: dict[str, pd.DataFrame] = {}
+    for anchor, effects in rows.groupby("anchor", sort=False):
+        n_shared = len(effects.dropna())
+        if n_shared:
+            by_anchor[str(anchor)] = effects
+    return by_anchor
+
+
+def _anchor_table(
+    anchor: str, effects: pd.DataFrame, sides: Any, made: Band, p: npt.NDArray[np.float64]
+) -> pd.DataFrame:
+    """Return the table of an anchor.
+
+    ``effects``: effects of all rows and layers; ``sides``: those of shared rows, a column per
+    sweep and layer.
+    """
+    n_alone: dict[str, int] = {}
+    for name, other in (("first", "second"), ("second", "first")):
+        alone = effects[effects[other].isna()].index
+        n_alone[f"only_{name}"] = alone.get_level_values("example_id").nunique()
+    first, second = (sides[side] for side in ("first", "second"))
+    return pd.DataFrame(
+        {
+            "anchor": anchor,
+            "layer": first.columns.astype(int),
+            "first": first.mean().to_numpy(),
+            "second": second.mean().to_numpy(),
+            "difference": made.value,
+            "ci_low": made.low,
+            "ci_high": made.high,
+            "sim_low": made.sim_low,
+            "sim_high": made.sim_high,
+            "p": p,
+            "n": made.n,
+            "n_clusters": made.n_clusters,
+            "n_effective": made.n_effective,
+            **n_alone,
+        }
+    )
+
+
+def _columns_of_both(own: pd.Series, theirs: pd.Series) -> dict[str, Any]:
+    """Return the columns that the curves of both sweeps have; a text that differs names both."""
+    varied = {"layer", "position", "anchor", "model", "dataset", "protocol", "metric", "pathway"}
+    shared: dict[str, Any] = {}
+    for key in CURVE_KEYS:
+        if key in varied:
+            continue
+        value = theirs[key]
+        if isinstance(own[key], str) and own[key] != value:
+            value = f"{value} less {own[key]}"
+        shared[key] = value
+    return shared
 
 
 def _cluster_sentence(

@@ -335,9 +335,9 @@ class RayRunner(Runner):
         self._task = task
         replies = pool.call(pool.actors, "open", task)
         self._card: Mapping[str, object] = replies[0][0]
-        same = {
-            name: value for name, value in self._card.items() if name not in ("device", "parity")
-        }
+        same = dict(self._card)
+        for name in ("device", "parity"):
+            same.pop(name, None)
         for card, _, _ in replies[1:]:
             if changes := differences(
                 {"model": same}, {"model": {name: card[name] for name in same}}
@@ -350,10 +350,11 @@ class RayRunner(Runner):
         on_gpu = pool.gpus and str(self._card["device"]).startswith("cuda")
         # Workers on one node share its memory; workers with a fraction of a GPU share the memory of
         # the GPU.
-        self.free = min(
-            free // (max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node))
-            for _, free, node in replies
-        )
+        shares: list[int] = []
+        for _, free, node in replies:
+            n_workers = max(1, int(1 / pool.gpus)) if on_gpu else nodes.count(node)
+            shares.append(free // n_workers)
+        self.free = min(shares)
 
     @property
     @override
@@ -418,10 +419,9 @@ def open_executor(
         made = ray.remote(RayWorker).options(
             num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=_RETRIES
         )
-        actors = [
-            made.remote(loading, command_line(), gpus, threads, str(Path.cwd()))
-            for _ in range(workers)
-        ]
+        command = command_line()
+        folder = str(Path.cwd())
+        actors = [made.remote(loading, command, gpus, threads, folder) for _ in range(workers)]
         try:
             yield WorkerPool(actors, gpus)
         finally:

@@ -50,10 +50,10 @@ def compare_results(
         "curves": [one.curves(controls=True, all_columns=True) for one in (stored, fresh)],
         "contrasts": [one.contrasts(all_columns=True) for one in (stored, fresh)],
     }
-    found = [
-        compare_frames(f"{name}.parquet", *both, start=starts[name])
-        for name, both in tables.items()
-    ]
+    found: list[str] = []
+    for name, both in tables.items():
+        file = f"{name}.parquet"
+        found.append(compare_frames(file, *both, start=starts[name]))
     found.append(
         compare_values(
             "findings", sweep["findings"], json.loads(json.dumps(fresh.findings.to_dict()))

@@ -49,6 +49,8 @@ _DESCRIBED = (
     "weights_processed",
 )
 
+_DRAW = ("limit", "seed", "spans", "examples", "pool", "pool_dropped")
+
 Found = tuple[str, str, str]
 """Name, status and detail of a check."""
 # Errors of values that no check names, in a run whose checksums were written again.
@@ -73,14 +75,11 @@ def remeasure_cells(
     ``n_cells``: None for all; ``loading``: options of :func:`anchorlens.load_model`.
     """
     drawn = _draw_cells(results, n_cells, seed)
+    pairs = list(zip(results, drawn, strict=True))
     checks: list[Found] = []
     frames: list[pd.DataFrame] = []
     for name in dict.fromkeys(result.model for result in results):
-        group = [
-            (result, cells)
-            for result, cells in zip(results, drawn, strict=True)
-            if result.model == name
-        ]
+        group = [pair for pair in pairs if pair[0].model == name]
         adapter, hashes = _load(name, group[0][0].record["model"], model, loading)
         checks += hashes
         if any(outcome == "mismatch" for _, outcome, _ in hashes):
@@ -142,10 +141,11 @@ def _draw_cells(
     for i in range(min(n_cells, sum(map(len, cells)))):
         free = [k for k in order if takes[k] < len(cells[k])]
         takes[free[i % len(free)]] += 1
-    return [
-        frame.iloc[sorted(rng.sample(range(len(frame)), n))]
-        for frame, n in zip(cells, takes, strict=True)
-    ]
+    drawn: list[pd.DataFrame] = []
+    for frame, n in zip(cells, takes, strict=True):
+        rows = rng.sample(range(len(frame)), n)
+        drawn.append(frame.iloc[sorted(rows)])
+    return drawn
 
 
 def _load(
@@ -210,9 +210,11 @@ def restore_specification(
     kept = {name: value for name, value in config.items() if name not in names and name != "probes"}
     given = {name: value for name, value in callables.items() if name in names}
     spec = specification_of(result.protocol.name).from_config(kept | given)
-    other = [
-        name for name, digest in spec.own_code().items() if code.get(name) not in (None, digest)
-    ]
+    other: list[str] = []
+    for name, digest in spec.own_code().items():
+        stored = code.get(name)
+        if stored not in (None, digest):
+            other.append(name)
     if other:
         raise InputError(
             f"callables=: {', '.join(other)} differs from the code that the run was made with.",
@@ -284,9 +286,7 @@ class _Stored:
             "data", self.result.record["data"], _draw_of(data.record()), subset=1
         ):
             why_not = f"the data set was loaded otherwise ({other})"
-        elif config.get("own_code") or any(
-            str(one).startswith("callable:") for one in config.values()
-        ):
+        elif _has_own_functions(config):
             why_not = "functions of yours chose them"
         elif config.get("known_only") or config.get("answers") == "generated":
             why_not = "generated answers differ between machines"
@@ -349,19 +349,9 @@ class _Stored:
             budget=budget,
         )
         scale = 100 if both["unit"].iloc[0] == POINTS else 1
-        gaps = [
-            scale * (both[f"value_{when}"] - both[f"value_{when}_again"]).abs()
-            for when in ("before", "after")
-        ]
-        gaps.append((both["effect"] - both["effect_again"]).abs())
         # Logits have another tolerance than the effect.
         per_logit = self.allowed / tolerance(self.adapter, LOGIT_DIFF, samples)
-        for name in (name for name in LOGITS if f"{name}_again" in both):
-            same = (both[name] == both[f"{name}_again"]) | (
-                both[name].isna() & both[f"{name}_again"].isna()
-            )
-            gaps.append((per_logit * (both[name] - both[f"{name}_again"]).abs()).mask(same, 0.0))
-        both = both.assign(max_abs_diff=pd.concat(gaps, axis=1).max(axis=1, skipna=False))
+        both = both.assign(max_abs_diff=_largest_gaps(both, scale, per_logit))
         if is_half(self.adapter) and not (both["max_abs_diff"] <= self.allowed).all():
             noise = measure_noise(
                 protocol=self.protocol,
@@ -389,13 +379,33 @@ class _Stored:
         return both
 
 
+def _largest_gaps(both: pd.DataFrame, scale: float, per_logit: float) -> pd.Series:
+    """Return the largest difference between both measurements of each cell, in the unit of the
+    effect.
+    """
+    gaps: list[pd.Series] = []
+    for when in ("before", "after"):
+        change = both[f"value_{when}"] - both[f"value_{when}_again"]
+        gaps.append(scale * change.abs())
+    gaps.append((both["effect"] - both["effect_again"]).abs())
+    for name in (name for name in LOGITS if f"{name}_again" in both):
+        same = (both[name] == both[f"{name}_again"]) | (
+            both[name].isna() & both[f"{name}_again"].isna()
+        )
+        gaps.append((per_logit * (both[name] - both[f"{name}_again"]).abs()).mask(same, 0.0))
+    return pd.concat(gaps, axis=1).max(axis=1, skipna=False)
+
+
+def _has_own_functions(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration has code or a function of the user."""
+    if config.get("own_code"):
+        return True
+    return any(str(one).startswith("callable:") for one in config.values())
+
+
 def _draw_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a data set's record that say which rows were taken."""
-    return {
-        name: one
-        for name, one in record.items()
-        if name in ("limit", "seed", "spans", "examples", "pool", "pool_dropped")
-    }
+    return {name: one for name, one in record.items() if name in _DRAW}
 
 
 def _compare(again: pd.DataFrame, n: int, allowed: float) -> tuple[str, str]:

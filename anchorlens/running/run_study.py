@@ -283,6 +283,12 @@ def _steps(study: Study, check_models: bool = True) -> list[Step]:
     return steps
 
 
+def _name_of_step(step: Step) -> str:
+    """Return the name of a sweep in the list of those that are pending."""
+    _, model, data, spec = step
+    return f"{spec.NAME}: {name_in_record(model)} on {data.name}"
+
+
 def _measure(
     steps: Sequence[Step],
     measuring: Executor,
@@ -293,9 +299,7 @@ def _measure(
 ) -> None:
     done.total = len(steps)
     started = start_time() if kept is None else kept.journal.started
-    names = [
-        f"{spec.NAME}: {name_in_record(model)} on {data.name}" for _, model, data, spec in steps
-    ]
+    names = list(map(_name_of_step, steps))
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
         make = partial(measuring.make_runner, protocol, model, data, spec.fix_clock(started))

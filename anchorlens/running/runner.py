@@ -144,14 +144,7 @@ def _run_shards(
     free = {"bytes": runner.free}
     if journal is not None:
         # Device and parity are compared as parts of the environment.
-        journal.note_and_check(
-            "model",
-            {
-                name: value
-                for name, value in runner.card.items()
-                if name not in ("device", "parity")
-            },
-        )
+        journal.note_and_check("model", _drop_entries(runner.card, "device", "parity"))
         free = journal.note_once("free_memory", free)
     started = time.monotonic()
     with waiting(f"{type(spec).NAME}: planning", show=spec.progress):
@@ -163,11 +156,7 @@ def _run_shards(
     job = False
     if journal is not None:
         journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
-        now = {
-            name: value
-            for name, value in planned.environment.items()
-            if name not in ("command", "code_sha256")
-        }
+        now = _drop_entries(planned.environment, "command", "code_sha256")
         if changes := "; ".join(differences(journal.note_once("environment", now), now)):
             warn(
                 f"This run was started in another environment: {changes}. The last digits of its"
@@ -204,6 +193,11 @@ def _run_shards(
             for number, shard in shards:
                 keep(number, shard if journal is None else journal.write(number, *shard))
         return None if job else runner.finish([kept[number] for number in range(n)], bar)
+
+
+def _drop_entries(record: Mapping[str, object], *names: str) -> dict[str, object]:
+    """Return a record without the entries of these names."""
+    return {name: value for name, value in record.items() if name not in names}
 
 
 class LocalRunner(Runner):
@@ -255,7 +249,7 @@ class LocalRunner(Runner):
             self._fitted = False
             self._heap = MallocTrimmer(self._adapter.device, plan.cost.peak_bytes)
             label = f"{protocol.name} {self._context.model_name} {data.name}"
-            work = tuple(sum(unit.work for unit in units) for units in plan.shards)
+            work = tuple(map(_work_of, plan.shards))
             where = environment(self._adapter.devices, self._command)
             return Planned(
                 label=label,
@@ -412,15 +406,20 @@ def _tables_on_cpu() -> Iterator[None]:
         yield
 
 
+def _work_of(units: Sequence[Any]) -> float:
+    """Return the work of a shard."""
+    return sum(unit.work for unit in units)
+
+
 def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
     """Return a hash of the prepared inputs, which detects answers generated differently on another
     machine.
     """
-    rows = {
-        role: [(row.id, row.ids, dict(row.positions)) for row in rows]
-        for role, rows in inputs.items()
-    }
-    return _sha256(rows)[:16]
+    facts: dict[str, list[Any]] = {}
+    for role, rows in inputs.items():
+        own = [(row.id, row.ids, dict(row.positions)) for row in rows]
+        facts[role] = own
+    return _sha256(facts)[:16]
 
 
 def _sha256(value: Any) -> str:

@@ -102,9 +102,10 @@ def write_results(
         "curves": computed["curves"],
         **({"contrasts": contrasts} if contrasts else {}),
     }
-    tables = {
-        name: order_columns(name, pd.concat(own, ignore_index=True)) for name, own in frames.items()
-    }
+    tables: dict[str, pd.DataFrame] = {}
+    for table, own in frames.items():
+        whole = pd.concat(own, ignore_index=True)
+        tables[table] = order_columns(table, whole)
 
     def more(folder: Path) -> None:
         for sweep in sweeps:
@@ -117,16 +118,18 @@ def write_results(
         except InputError as why:  # the tables are saved even if the curves cannot share a figure
             warn(f"No figure.html in {lock.target}: {why}")
 
-    entries = [
-        {
-            "run_id": sweep.run_id,
-            **sweep.record,
-            "verdict": str(sweep.findings),
-            "findings": sweep.findings.to_dict(),
-            "rows": {name: len(own[i]) for name, own in (frames | computed).items()},
-        }
-        for i, sweep in enumerate(sweeps)
-    ]
+    entries: list[dict[str, Any]] = []
+    for i, sweep in enumerate(sweeps):
+        counts = {name: len(own[i]) for name, own in (frames | computed).items()}
+        entries.append(
+            {
+                "run_id": sweep.run_id,
+                **sweep.record,
+                "verdict": str(sweep.findings),
+                "findings": sweep.findings.to_dict(),
+                "rows": counts,
+            }
+        )
     return write_run(lock, tables, entries, more=more, pending=pending, study=study)
 
 

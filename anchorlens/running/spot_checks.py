@@ -9,9 +9,9 @@ is needed (:mod:`anchorlens.engine.rounding_noise`).
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -129,22 +129,15 @@ class SpotChecker:
         records = both.to_dict("records")
         self.gaps += [abs(cell["effect"] - cell["effect_again"]) for cell in records]
         noise = self._noise(samples, both, scale)
-        self._note_differences(
-            (
-                self._pair_values(
-                    number,
-                    cell,
-                    found=[cell["effect"], scale * cell["value_before"]],
-                    exact=[cell["effect_again"], scale * cell["value_before_again"]],
-                    unit=unit,
-                    allowed=allowed,
-                    noise=noise,
-                )
-                for number, cell in enumerate(records)
-            ),
-            unit,
-            allowed,
-        )
+        pair = partial(self._pair_values, unit=unit, allowed=allowed, noise=noise)
+
+        def pairs() -> Iterator[ComparedCell[Mapping[Any, Any]]]:
+            for number, cell in enumerate(records):
+                found = [cell["effect"], scale * cell["value_before"]]
+                exact = [cell["effect_again"], scale * cell["value_before_again"]]
+                yield pair(number, cell, found=found, exact=exact)
+
+        self._note_differences(pairs(), unit, allowed)
 
     def _check_fixed_cells(self, samples: pd.DataFrame) -> None:
         """Compare all cells whose value follows by construction with that value."""
@@ -161,24 +154,14 @@ class SpotChecker:
         numbers.sort(key=lambda i: -np.nan_to_num(gaps[i], nan=np.inf))
         open_cells = samples.iloc[numbers]
         noise = self._noise(samples, open_cells.head(_MOST_KNOWN), scale)
-        self._note_differences(
-            (
-                self._pair_values(
-                    number,
-                    cell,
-                    found=[found[i]],
-                    exact=[scale * known[i]],
-                    unit=unit,
-                    allowed=allowed,
-                    noise=noise,
-                )
-                for number, (i, cell) in enumerate(
-                    zip(numbers, open_cells.to_dict("records"), strict=True)
-                )
-            ),
-            unit,
-            allowed,
-        )
+        pair = partial(self._pair_values, unit=unit, allowed=allowed, noise=noise)
+        cells = zip(numbers, open_cells.to_dict("records"), strict=True)
+
+        def pairs() -> Iterator[ComparedCell[Mapping[Any, Any]]]:
+            for number, (i, cell) in enumerate(cells):
+                yield pair(number, cell, found=[found[i]], exact=[scale * known[i]])
+
+        self._note_differences(pairs(), unit, allowed)
 
     def _noise(
         self, samples: pd.DataFrame, cells: pd.DataFrame, scale: float
@@ -328,13 +311,12 @@ def add_reference_values(
         size //= 2
     assert isinstance(protocol, Recheckable)  # checked by the callers
     records: list[dict[Any, Any]] = cells.to_dict("records")
+    columns = ("value_before", "value_after", "effect", *LOGITS)
     frames: list[pd.DataFrame] = []
     for start in range(0, len(records), size):
         again = protocol.remeasure(reference, ready, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
-        measured = [
-            name for name in ("value_before", "value_after", "effect", *LOGITS) if name in leading
-        ]
+        measured = [name for name in columns if name in leading]
         values = leading.drop_duplicates(CELL)[[*CELL, *measured]]
         frames.append(samples.merge(values, on=CELL, suffixes=("", "_again")))
     return pd.concat(frames, ignore_index=True)
@@ -393,10 +375,8 @@ def _draw_cells(cells: pd.DataFrame, k: int, seed: str) -> pd.DataFrame:
     passes.
     """
     rng = random.Random(seed)
-    rows = [
-        list(map(int, row))
-        for row in cells.groupby(["example_id", "donor_id"], sort=False).indices.values()
-    ]
+    groups = cells.groupby(["example_id", "donor_id"], sort=False).indices
+    rows = [list(map(int, row)) for row in groups.values()]
     pool: list[int] = []
     for row in rng.sample(rows, len(rows)):
         if len(pool) >= k:

@@ -44,9 +44,8 @@ def compare_tokens(
     if tokenizer is None:
         return ""
     token_text = protocol.source.token_text(tokenizer)
-    answers = {
-        name: tuple(one["answer_ids"]) for name, one in result.record.get("pairs", {}).items()
-    }
+    pairs = result.record.get("pairs", {})
+    answers = {name: tuple(one["answer_ids"]) for name, one in pairs.items()}
 
     def is_text_of(text: str, ids: Sequence[int], answer: Sequence[int]) -> bool:
         encoded = with_bos(

@@ -69,10 +69,7 @@ class Study:
                     argument=name,
                 )
             if name == "data":
-                listed = [
-                    DatasetSpec(str(one)) if isinstance(one, (str, os.PathLike)) else one
-                    for one in listed
-                ]
+                listed = list(map(_as_request, listed))
             object.__setattr__(self, name, tuple(listed))
         if not isinstance(self.stream, bool):
             raise InputError(
@@ -145,15 +142,39 @@ class Study:
             raise InputError(
                 f"model={twice!r} is named twice. Name each model once.", argument="model"
             )
-        if (
-            _repeated(
-                [
-                    (spec.NAME, spec.identity(), spec.own_code())
-                    for spec in self.single_specifications
-                ]
+        self._check_specifications()
+        for model in self.models if models else ():
+            stream = self.stream and isinstance(model, (str, os.PathLike))
+            check_model(
+                model,
+                device=self.device,
+                dtype=self.dtype,
+                stream=stream,
+                n_devices=self.n_devices,
+                backend=self.backend,
             )
-            is not None
-        ):
+        of_pairs = measurement_of(self.specifications[0].NAME).source is not QUESTIONS
+        loaded: list[PromptDataset] = []
+        for one in self.data:
+            data = one.load(pairs=of_pairs) if isinstance(one, DatasetSpec) else one
+            loaded.append(data)
+        if (again := _repeated([data.name for data in loaded])) is not None:
+            raise InputError(
+                f"Two data sets have the name {again!r}. Give different names with dataset_name=."
+            )
+        for data in loaded:
+            if isinstance(data, QAData):
+                for spec in self.single_specifications:
+                    make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
+        return loaded
+
+    def _check_specifications(self) -> None:
+        """Raise InputError if a specification occurs twice, or questions and pairs mix."""
+        identities: list[tuple[Any, ...]] = []
+        for spec in self.single_specifications:
+            identity = spec.identity()
+            identities.append((spec.NAME, identity, spec.own_code()))
+        if _repeated(identities) is not None:
             fix = (
                 "Change an argument other than engine, batch_size, max_memory and n_spot_checks,"
                 " which affect no number."
@@ -166,30 +187,11 @@ class Study:
                 "specifications=: questions and pairs do not mix. Make a study of each.",
                 argument="specifications",
             )
-        for model in self.models if models else ():
-            stream = self.stream and isinstance(model, (str, os.PathLike))
-            check_model(
-                model,
-                device=self.device,
-                dtype=self.dtype,
-                stream=stream,
-                n_devices=self.n_devices,
-                backend=self.backend,
-            )
-        of_pairs = measurement_of(self.specifications[0].NAME).source is not QUESTIONS
-        loaded = [
-            data.load(pairs=of_pairs) if isinstance(data, DatasetSpec) else data
-            for data in self.data
-        ]
-        if (again := _repeated([data.name for data in loaded])) is not None:
-            raise InputError(
-                f"Two data sets have the name {again!r}. Give different names with dataset_name=."
-            )
-        for data in loaded:
-            if isinstance(data, QAData):
-                for spec in self.single_specifications:
-                    make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
-        return loaded
+
+
+def _as_request(data: Any) -> Any:
+    """Return a data set; one that is given by its name or path, as the request to load it."""
+    return DatasetSpec(str(data)) if isinstance(data, (str, os.PathLike)) else data
 
 
 def _repeated(values: Sequence[Any]) -> Any:
@@ -210,13 +212,13 @@ def _check_keys(table: Mapping[str, Any], known: Sequence[str], problem: str) ->
 def _tables(values: Mapping[str, Any], key: str, file: Path) -> list[dict[str, Any]]:
     """Return the tables of a key in a study file; a string stands for a table with that name."""
     given = values.get(key, [])
-    tables = [
-        {"name": one} if isinstance(one, str) else one
-        for one in (given if isinstance(given, list) else [given])
-    ]
-    if (wrong := next((one for one in tables if not isinstance(one, dict)), None)) is not None:
-        raise InputError(f"{file}: [[{key}]] takes a table or a name, got {short_repr(wrong)}.")
-    return [dict(one) for one in tables]
+    tables: list[dict[str, Any]] = []
+    for one in given if isinstance(given, list) else [given]:
+        table = {"name": one} if isinstance(one, str) else one
+        if not isinstance(table, dict):
+            raise InputError(f"{file}: [[{key}]] takes a table or a name, got {short_repr(table)}.")
+        tables.append(dict(table))
+    return tables
 
 
 def _data_request(table: dict[str, Any], file: Path) -> DatasetSpec:

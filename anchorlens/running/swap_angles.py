@@ -70,10 +70,9 @@ def swap_angles(model: Any, sweep: SweepResult, *, batch_size: int | None = None
         pairs = inputs.pairs[start : start + n_rows]
         of_base = pad_rows([list(pair.target.ids) for pair in pairs])
         of_donor = pad_rows([list(pair.source.ids) for pair in pairs])
-        places = [[place for place in pair.placements if place.control == "none"] for pair in pairs]
         # Pairs without an anchor of their own hold other controls only.
         for anchor in spec.anchors:
-            own = [next((p for p in one if p.anchor == anchor), None) for one in places]
+            own = [_own_place(pair, anchor) for pair in pairs]
             targets = slots_of([() if place is None else place.target for place in own])
             sources = slots_of([() if place is None else place.source for place in own])
             (base,) = capture(adapter, of_base, spec.site, [targets], to_host=True)
@@ -99,6 +98,14 @@ def swap_angles(model: Any, sweep: SweepResult, *, batch_size: int | None = None
             }
         )
     return pd.DataFrame(rows).sort_values(["anchor", "layer"], ignore_index=True)
+
+
+def _own_place(pair: Any, anchor: str) -> Any:
+    """Return the placement of an anchor in a pair, apart from controls; None if it has none."""
+    for place in pair.placements:
+        if place.control == "none" and place.anchor == anchor:
+            return place
+    return None
 
 
 def _angle(

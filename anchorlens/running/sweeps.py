@@ -116,26 +116,25 @@ def make_sweep_function(
     sweep.__name__ = sweep.__qualname__ = name
     sweep.__module__ = type(protocol).__module__
     sweep.__doc__ = _documented(made, protocol)
-    kinds: list[tuple[str, Any, Any]] = [
-        (
-            name,
-            _plain_type(made.model_fields[name].annotation),
-            made.model_fields[name].get_default(),
-        )
-        for name in made.arguments()
-    ]
-    kinds += [(name, kind, default) for name, (kind, default, _) in _KEPT.items()]
-    first = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
-        for name in ("model", "data")
-    ]
-    rest = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, kind, default in kinds
-    ]
-    signature = inspect.Signature([*first, *rest], return_annotation=result)
+    signature = _signature_of(made, result)
     sweep.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     return sweep
+
+
+def _signature_of(spec: type[Specification], result: type[SweepResult]) -> inspect.Signature:
+    """Return the signature of a sweep function; model and data alone have a position."""
+    by_place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, by_place, annotation=Any) for name in ("model", "data")]
+    kinds: list[tuple[str, Any, Any]] = []
+    for name in spec.arguments():
+        field = spec.model_fields[name]
+        kinds.append((name, _plain_type(field.annotation), field.get_default()))
+    kinds += [(name, kind, default) for name, (kind, default, _) in _KEPT.items()]
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    for name, kind, default in kinds:
+        one = inspect.Parameter(name, by_name, default=default, annotation=kind)
+        parameters.append(one)
+    return inspect.Signature(parameters, return_annotation=result)
 
 
 def _plain_type(annotation: Any) -> Any:

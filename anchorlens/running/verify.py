@@ -179,10 +179,8 @@ def verify_run(
         checks += _check_results(folder, sweeps, results)
         if count == 0 and model is None:
             names = dict.fromkeys(sweep["model"]["name"] for sweep in sweeps)
-            checks += [
-                Check(f"weights: {name}", NOT_CHECKED, "cells=0 and no model given")
-                for name in names
-            ]
+            why_not = "cells=0 and no model given"
+            checks += [Check(f"weights: {name}", NOT_CHECKED, why_not) for name in names]
             return Verification(folder, tuple(checks), (_NO_CELL,), none)
         from anchorlens.running.remeasure import count_cells, remeasure_cells  # imports torch
 
@@ -287,16 +285,14 @@ def find_damage(changed: Sequence[str]) -> list[str]:
 def _check_code(sweeps: list[dict[str, Any]]) -> Check:
     """Compare versions; a difference is no mismatch, but may explain one."""
     now = {"code_sha256": code_sha256(), **versions()}
-    thens = [
-        {"code_sha256": sweep["environment"]["code_sha256"], **sweep["environment"]["versions"]}
-        for sweep in sweeps
-    ]
-    found = [
-        f"{name} {str(then.get(name))[:12]} then, {value[:12]} now"
-        for then in thens
-        for name, value in now.items()
-        if then.get(name) != value
-    ]
+    found: list[str] = []
+    for sweep in sweeps:
+        environment = sweep["environment"]
+        stored = {"code_sha256": environment["code_sha256"], **environment["versions"]}
+        for name, value in now.items():
+            then = stored.get(name)
+            if then != value:
+                found.append(f"{name} {str(then)[:12]} then, {value[:12]} now")
     text = "; ".join(dict.fromkeys(found))
     return Check(
         "code",

@@ -86,9 +86,8 @@ def _problem_of_parts(folder: Path) -> str:
         sweeps = _sweep_folders(folder)
         others = [file.name for file in folder.iterdir() if not _PARTS.fullmatch(file.name)]
         for one in sweeps:
-            others += [
-                f"{one.name}/{file.name}" for file in one.iterdir() if not _is_sweep_part(file)
-            ]
+            wrong = [file.name for file in one.iterdir() if not _is_sweep_part(file)]
+            others += [f"{one.name}/{name}" for name in wrong]
         if others:
             return (
                 f"{folder} exists and holds other files than the parts of a run:"

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -113,9 +114,11 @@ def temporary_folders(target: Path) -> tuple[Path, Path]:
 def write_table(file: Path, frame: pd.DataFrame) -> None:
     """Write a table of a run."""
     schema = pa.Schema.from_pandas(frame, preserve_index=False)
-    kinds = {
-        one.name: pa.string() if pa.types.is_null(one.type) else one.type for one in schema
-    } | LIST_TYPES
+    kinds: dict[str, pa.DataType] = {}
+    for one in schema:
+        is_null = pa.types.is_null(one.type)
+        kinds[one.name] = pa.string() if is_null else one.type
+    kinds |= LIST_TYPES
     schema = pa.schema([one.with_type(kinds[one.name]) for one in schema], schema.metadata)
     frame.to_parquet(file, index=False, schema=schema)
 
@@ -159,7 +162,8 @@ def clear_leftovers(target: Path) -> None:
     writing.
     """
     with name_storage_errors(target, action="read"):
-        has_folders = any(True for ending in ("tmp", "old") for _ in _leftovers(target, ending))
+        folders = chain(_leftovers(target, "tmp"), _leftovers(target, "old"))
+        has_folders = next(folders, None) is not None
         has_leftovers = has_folders or has_removed_parts(parts_of(target))
     if has_leftovers:
         with suppress(LockedError), lock_run(target, prepare=restore_run):

@@ -129,14 +129,13 @@ def _acquire(lock: FileLock, target: Path, what: str, patience: float) -> bool:
 
 def running_jobs(folder: Path) -> list[Job]:
     """Return the jobs whose lock is held, in order."""
-    matches = (
-        re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name) for file in folder.glob(f"{LOCK}-*")
-    )
-    jobs = [Job(int(match[1]), int(match[2])) for match in matches if match]
-    return sorted(
-        (job for job in jobs if is_held(folder / f"{LOCK}-{job.name}")),
-        key=lambda job: (job.n, job.i),
-    )
+    jobs: list[Job] = []
+    for file in folder.glob(f"{LOCK}-*"):
+        match = re.fullmatch(rf"{LOCK}-(\d+)-of-(\d+)", file.name)
+        if match:
+            jobs.append(Job(int(match[1]), int(match[2])))
+    held = [job for job in jobs if is_held(folder / f"{LOCK}-{job.name}")]
+    return sorted(held, key=lambda job: (job.n, job.i))
 
 
 def is_held(file: Path) -> bool:

@@ -89,10 +89,11 @@ def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, ob
 
 def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
     """Return the record of a model for run.json."""
-    return {
-        key: value if isinstance(value, (int, float, bool, type(None))) else str(value)
-        for key, value in asdict(card).items()
-    }
+    record: dict[str, object] = {}
+    for key, value in asdict(card).items():
+        is_plain = isinstance(value, (int, float, bool, type(None)))
+        record[key] = value if is_plain else str(value)
+    return record
 
 
 def start_time() -> str:

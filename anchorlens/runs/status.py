@@ -144,10 +144,9 @@ def _part(
     rate = 0.0
     updated = ""
     for log in logs:  # one log per measuring process
-        shards_of_sweep = [
-            line for line in log if line["sweep"] == number and line["event"] == "shard"
-        ]
-        recent = shards_of_sweep[-_RECENT:]
+        of_sweep = [line for line in log if line["sweep"] == number]
+        of_shards = [line for line in of_sweep if line["event"] == "shard"]
+        recent = of_shards[-_RECENT:]
         if recent:
             seconds = sum(line["seconds"] for line in recent)
             rate += len(recent) / max(seconds, 1e-3)

@@ -95,10 +95,11 @@ def _with_limits(sweeps: Sequence[Mapping[str, Any]], lock: RunLock) -> list[Map
         lacks.append("flush of folders")
     if not lacks:
         return list(sweeps)
-    return [
-        {**sweep, "environment": {**sweep["environment"], "file_system_lacks": lacks}}
-        for sweep in sweeps
-    ]
+    records: list[Mapping[str, Any]] = []
+    for sweep in sweeps:
+        environment = {**sweep["environment"], "file_system_lacks": lacks}
+        records.append({**sweep, "environment": environment})
+    return records
 
 
 @contextmanager

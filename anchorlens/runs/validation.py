@@ -204,9 +204,9 @@ class _Sweep(_Part):
                 raise ValueError("probe is missing")
             if self.config.protocol != "swap" and self.probe.answer_text_auc is None:
                 raise ValueError("probe.answer_text_auc is missing")
-            if self.probe.test_auc is not None and list(self.probe.test_auc.layers) != [
-                str(layer) for layer in self.config.layers
-            ]:
+            test_auc = self.probe.test_auc
+            layers = list(map(str, self.config.layers))
+            if test_auc is not None and list(test_auc.layers) != layers:
                 raise ValueError("probe.test_auc.layers are not those of config.layers")
         return self
 
@@ -274,9 +274,10 @@ def check_form(file: Path, value: Any, form: type[BaseModel], cure: str = _AGAIN
         form.model_validate(value)
     except ValidationError as why:
         first = why.errors()[0]
-        where = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
-        ).lstrip(".")
+        where = ""
+        for part in first["loc"]:
+            where += f"[{part}]" if isinstance(part, int) else f".{part}"
+        where = where.lstrip(".")
         raise RunError(f"{file} is damaged: {where or 'content'}: {first['msg']}. {cure}") from None
 
 

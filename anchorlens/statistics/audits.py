@@ -5,6 +5,7 @@ was missed.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
@@ -90,7 +91,7 @@ def audit_screen(
     near, far = ranked[top : (1 + _NEAR) * top], ranked[(1 + _NEAR) * top :]
     strata = tuple(tuple(stratum) for stratum in (near, far) if stratum)
     drawn = _draw(strata, audit, seed)
-    values = measure([*candidates, *(item for own in drawn for item in own)])
+    values = measure([*candidates, *chain.from_iterable(drawn)])
     limit = median(abs(values[item]) for item in candidates) if cut is None else cut
     audits: list[Audit] = []
     for stratum, own in zip(strata, drawn, strict=True):
@@ -115,9 +116,11 @@ def _draw(strata: Sequence[Sequence[str]], n: int, seed: int) -> tuple[tuple[str
     for done, number in enumerate(by_size):
         counts[number] = min(len(strata[number]), left // (len(strata) - done))
         left -= counts[number]
-    return tuple(
-        tuple(rng.sample(list(own), count)) for own, count in zip(strata, counts, strict=True)
-    )
+    drawn: list[tuple[str, ...]] = []
+    for own, count in zip(strata, counts, strict=True):
+        sample = rng.sample(list(own), count)
+        drawn.append(tuple(sample))
+    return tuple(drawn)
 
 
 def most_with_property(audits: Sequence[Audit], confidence: float = 0.95) -> int:

@@ -60,8 +60,11 @@ class Band:
         """Split a band of several curves into one per curve, each with its number of points."""
         ends = np.cumsum(sizes)[:-1]
         pieces = {name: np.split(column, ends) for name, column in vars(self).items()}
-        n_parts = len(ends) + 1
-        return [Band(**{name: some[i] for name, some in pieces.items()}) for i in range(n_parts)]
+        bands: list[Band] = []
+        for number in range(len(ends) + 1):
+            columns = {name: some[number] for name, some in pieces.items()}
+            bands.append(Band(**columns))
+        return bands
 
 
 def band(
@@ -297,10 +300,10 @@ def _pointwise(
     n = estimate.n
     last = (~np.isnan(ordered)).sum(0) - 1
     wider = stdtrit(n - 1, alpha / 2) / ndtri(alpha / 2) * np.sqrt(n / (n - 1))
-    low, high = (
-        value + wider * (_at_rank(ordered, rank * last) - value)
-        for rank in (alpha / 2, 1 - alpha / 2)
-    )
+    lower = _at_rank(ordered, alpha / 2 * last)
+    upper = _at_rank(ordered, (1 - alpha / 2) * last)
+    low = value + wider * (lower - value)
+    high = value + wider * (upper - value)
     constant = _constant(estimate)
     if rate and constant.any():
         bound = 100 * _unseen(alpha[constant], n[constant])

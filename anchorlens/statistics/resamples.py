@@ -44,18 +44,15 @@ class Estimate:
 
     def at(self, points: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "Estimate":
         """Return the estimate at some of the points."""
-        draws, errors, far, effects = (
-            field[:, points] for field in (self.draws, self.errors, self.far, self.effects)
-        )
         return Estimate(
             value=self.value[points],
             error=self.error[points],
-            draws=draws,
-            errors=errors,
+            draws=self.draws[:, points],
+            errors=self.errors[:, points],
             n=self.n[points],
             n_questions=self.n_questions[points],
-            far=far,
-            effects=effects,
+            far=self.far[:, points],
+            effects=self.effects[:, points],
         )
 
     def over(self, other: "Estimate") -> "Estimate":

@@ -160,7 +160,9 @@ class CircuitRuns:
         """Return the number of the place of each position from the first difference on."""
         if places is None:
             return None
-        pairs = [(at, place) for place, own in enumerate(places) for at in own if at >= self.first]
+        pairs: list[tuple[int, int]] = []
+        for place, own in enumerate(places):
+            pairs += [(at, place) for at in own if at >= self.first]
         pairs.sort()
         assert [at for at, _ in pairs] == list(range(self.first, self.n))
         return [place for _, place in pairs]
@@ -249,10 +251,11 @@ class CircuitRuns:
     ) -> Float[Tensor, "circuit changed head d_head"]:
         """Return the heads' outputs of some circuits behind the first difference."""
         at = torch.arange(self.first, len(layer.pre), device=block.device)
-        q, k, v = (
-            self._project_heads(block, layer, kind, number, changes, masks)
-            for number, kind in enumerate(ATTENTION_INPUTS)
-        )
+        inputs: list[Tensor] = []
+        for number, kind in enumerate(ATTENTION_INPUTS):
+            of_kind = self._project_heads(block, layer, kind, number, changes, masks)
+            inputs.append(of_kind)
+        q, k, v = inputs
         tables: list[Tensor] = []
         for before, new in ((layer.k, k), (layer.v, v)):
             shared = before[: self.first].expand(len(masks), -1, -1, -1)
@@ -329,11 +332,11 @@ def remove_in_order(
     n_layers = graph.n_layers
     mean = _mean_of(runs, mask[None], n_layers)[0]
     for number, receiver in reversed(list(enumerate(graph.receivers))):
-        own = [
-            (at, Edge(sender, receiver))
-            for at, sender in reversed(list(enumerate(graph.senders)))
-            if graph.is_edge(sender, receiver) and Edge(sender, receiver) in tested
-        ]
+        own: list[tuple[int, Edge]] = []
+        for at, sender in reversed(list(enumerate(graph.senders))):
+            edge = Edge(sender, receiver)
+            if graph.is_edge(sender, receiver) and edge in tested:
+                own.append((at, edge))
         while own:
             some = own[:at_once]
             masks = mask.repeat(len(some), 1, 1, 1)

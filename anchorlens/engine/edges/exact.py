@@ -143,10 +143,10 @@ def _flow(
         for patch in patches:
             if patch.site == site:
                 by_layer.setdefault(patch.layer, []).append(patch)
-        batches = [
-            (SwapBatch(tokens, reader, tuple(patch.swap for patch in own)), [layer])
-            for layer, own in by_layer.items()
-        ]
+        batches: list[tuple[SwapBatch, list[int]]] = []
+        for layer, own in by_layer.items():
+            swaps = tuple(patch.swap for patch in own)
+            batches.append((SwapBatch(tokens, reader, swaps), [layer]))
         found = engine.run_swap_batches(batches, site=site, window=1)
         for own, (_, after) in zip(by_layer.values(), found, strict=True):
             for patch, metrics in zip(own, after, strict=True):

@@ -198,17 +198,17 @@ class Graph:
         import torch
 
         place_of = {place: number for number, place in enumerate(places)}
-        receiver_of, sender_of = (
-            {node: number for number, node in enumerate(nodes)}
-            for nodes in (self.receivers, self.senders)
-        )
+        receiver_of = {node: number for number, node in enumerate(self.receivers)}
+        sender_of = {node: number for number, node in enumerate(self.senders)}
         shape = len(circuits), len(place_of), len(receiver_of), len(sender_of)
         out = torch.zeros(shape, dtype=torch.bool, device="cpu")
         for mask, edges in zip(out, circuits, strict=True):
-            at = [
-                (place_of[edge.place], receiver_of[edge.receiver], sender_of[edge.sender])
-                for edge in edges
-            ]
+            at: list[tuple[int, int, int]] = []
+            for edge in edges:
+                place = place_of[edge.place]
+                receiver = receiver_of[edge.receiver]
+                sender = sender_of[edge.sender]
+                at.append((place, receiver, sender))
             if at:
                 mask[tuple(torch.tensor(at, device="cpu").T)] = True
         return out
@@ -237,7 +237,9 @@ class Graph:
         chosen: set[str] = set()
         for one in wanted:
             patterns = _GROUPS.get(one, (one,))
-            found = {name for name in names if any(fnmatchcase(name, each) for each in patterns)}
+            found: set[str] = set()
+            for pattern in patterns:
+                found |= {name for name in names if fnmatchcase(name, pattern)}
             if not found:
                 near = get_close_matches(one, [*_GROUPS, *names], n=2)
                 hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -102,13 +102,9 @@ class ReferenceEdges:
 
     def _delta(self, sender: Node) -> Float[Tensor, "pos d_model"]:
         """Return the change of what a sender adds, at the exchanged positions."""
-        source, target = (
-            self._contribution(sender, ids, at)
-            for ids, at in (
-                (self.prompts.source, self.prompts.by),
-                (self.prompts.target, self.prompts.at),
-            )
-        )
+        prompts = self.prompts
+        source = self._contribution(sender, prompts.source, prompts.by)
+        target = self._contribution(sender, prompts.target, prompts.at)
         return source - target
 
     def _contribution(

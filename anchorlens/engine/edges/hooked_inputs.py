@@ -82,10 +82,11 @@ class HookedInputs:
         is_changed = rearrange(changes != 0, "change batch pos d -> change batch pos 1 d").any(
             -1, keepdim=True
         )
-        return {
-            layer: torch.where(is_changed, torch.cat(parts), self.own[layer])
-            for layer, parts in found.items()
-        }
+        out: dict[int, Tensor] = {}
+        for layer, parts in found.items():
+            before = self.own[layer]
+            out[layer] = torch.where(is_changed, torch.cat(parts), before)
+        return out
 
     def _read(
         self, changes: Float[Tensor, "change batch pos d_model"], layers: Sequence[int]

@@ -74,10 +74,7 @@ class BridgeAdapter(Adapter):
         )
         # transformers keeps the state of recurrent parts in caches of other classes.
         self.has_prefix_cache = not any(map(recurrent_parts, model.blocks))
-        self.norms_heads_together = any(
-            getattr(block._modules.get("attn"), "_qk_norm_phase", "") == "pre_reshape"
-            for block in model.blocks
-        )
+        self.norms_heads_together = any(map(_norms_before_reshape, model.blocks))
         self._last = f"blocks.{self.n_layers - 1}.hook_resid_post"
 
     @property
@@ -202,9 +199,8 @@ class BridgeAdapter(Adapter):
 
         def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
             if last is not None:
-                texts[:] = [
-                    [*texts[row], token] for row, token in zip(rows, last.tolist(), strict=True)
-                ]
+                new = last.tolist()
+                texts[:] = [[*texts[row], token] for row, token in zip(rows, new, strict=True)]
             batch = pad_sequence(
                 [torch.tensor(ids, device=self.device) for ids in texts], batch_first=True
             )
@@ -278,6 +274,12 @@ class BridgeAdapter(Adapter):
         if module is None:
             return stream.to(torch.float32)
         return apply_norm(module, stream.to(torch.float32))
+
+
+def _norms_before_reshape(block: Any) -> bool:
+    """Return whether a block norms the queries and keys of all heads together."""
+    attention = block._modules.get("attn")
+    return getattr(attention, "_qk_norm_phase", "") == "pre_reshape"
 
 
 def _in_place(function: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:

@@ -144,10 +144,8 @@ def find_user_hook(model: TransformerBridge) -> str | None:
         attached: dict[int, Any] = {}
         for each in lists:
             attached |= getattr(module, each, None) or {}
-        if any(
-            key not in own and not str(hook.__module__).startswith("transformers.")
-            for key, hook in attached.items()
-        ):
+        others = [hook for key, hook in attached.items() if key not in own]
+        if any(not str(hook.__module__).startswith("transformers.") for hook in others):
             return (
                 f"a hook is attached to {name.replace('_original_component.', '') or 'the model'}"
             )

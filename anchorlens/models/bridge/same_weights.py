@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedModel
 
@@ -19,10 +20,10 @@ def reference_of(model: TransformerBridge) -> Reference | str:
     if getattr(model, "_weights_processed", False):
         return "the bridge's weights are processed, so Hugging Face's model does not have them"
     empty = _empty(model)
-    tensors = {
-        _COMPONENT.sub("", name): tensor
-        for name, tensor in model.original_model.state_dict().items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for stored, tensor in model.original_model.state_dict().items():
+        own = _COMPONENT.sub("", stored)
+        tensors[own] = tensor
     wanted = set(empty.state_dict())
     missing = wanted - set(tensors)
     if missing:

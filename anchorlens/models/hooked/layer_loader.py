@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,12 @@ class LayerLoader:
         The matrices of experts have several tensors, other parameters have one.
         """
         names = self._of_layer[layer]
-        read = self.files.read(tensor for tensors in names.values() for tensor in tensors)
-        return {inner: [read[tensor] for tensor in tensors] for inner, tensors in names.items()}
+        read = self.files.read(chain.from_iterable(names.values()))
+        by_name: dict[str, list[Tensor]] = {}
+        for inner, stored in names.items():
+            own = [read[name] for name in stored]
+            by_name[inner] = own
+        return by_name
 
     def join(
         self, read: Mapping[str, Sequence[Tensor]], move: Callable[[Tensor], Tensor]
@@ -247,9 +252,7 @@ def _match_tensors(
                 names.append(theirs + key.removeprefix(ours))
         names.append(key.replace(*_ROUTER))
         candidates = [(name,) for name in names] + _parts(key, parameter)
-        tensors = next(
-            (each for each in candidates if all(name in files.shapes for name in each)), None
-        )
+        tensors = next((each for each in candidates if set(each) <= files.shapes.keys()), None)
         if tensors is None:
             raise InputError(
                 f"stream=True: the files of {shown} hold no tensor {key!r}. Quantised weights"

@@ -32,9 +32,11 @@ def device_of(cfg: HookedTransformerConfig, name: str) -> torch.device:
 def block_devices(model: HookedTransformer) -> list[torch.device]:
     """Return the device of each block; for streamed blocks, that of the embedding."""
     first = model.embed.W_E.device
-    return [
-        first if device.type == "meta" else device for device in map(_block_device, model.blocks)
-    ]
+    devices: list[torch.device] = []
+    for device in map(_block_device, model.blocks):
+        is_streamed = device.type == "meta"
+        devices.append(first if is_streamed else device)
+    return devices
 
 
 def devices_of(model: HookedTransformer) -> tuple[torch.device, ...]:

@@ -23,8 +23,7 @@ def rotary_gap(model: HookedTransformer) -> float | None:
         fresh = attn.calculate_sin_cos_rotary(
             cfg.rotary_dim, len(tables[0]), base=base, dtype=cfg.dtype
         )
-        gaps += [
-            float((a.float().cpu() - b.float().cpu()).abs().max())
-            for a, b in zip(tables, fresh, strict=True)
-        ]
+        for own, expected in zip(tables, fresh, strict=True):
+            gap = own.float().cpu() - expected.float().cpu()
+            gaps.append(float(gap.abs().max()))
     return max(gaps, default=None)

@@ -42,9 +42,7 @@ class Stream:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._bytes = 0
         self._seconds = 0.0
-        self._layer_bytes = [
-            sum(p.numel() * p.element_size() for p in block.parameters()) for block in model.blocks
-        ]
+        self._layer_bytes = [_bytes_of_block(block) for block in model.blocks]
         # (stamp of the files, checksums of the weights).
         self.known: tuple[object, dict[str, str]] | None = None
 
@@ -146,6 +144,11 @@ class Stream:
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         of_files = {tensor.untyped_storage().data_ptr() for tensor in raw.values()}
         self.resident_bytes = sum(n for at, n in storages.items() if at not in of_files)
+
+
+def _bytes_of_block(block: nn.Module) -> int:
+    """Return the size of a block's parameters in bytes."""
+    return sum(p.numel() * p.element_size() for p in block.parameters())
 
 
 def _dense(tensor: Tensor) -> Tensor:

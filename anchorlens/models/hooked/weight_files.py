@@ -49,9 +49,11 @@ class WeightFiles:
     def stamp(self) -> tuple[tuple[str, int, int], ...]:
         """Return name, size and mtime of every file."""
         with _read_errors(self.files[0].parent):
-            return tuple(
-                (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.files
-            )
+            stamps: list[tuple[str, int, int]] = []
+            for path in self.files:
+                stat = path.stat()
+                stamps.append((path.name, stat.st_size, stat.st_mtime_ns))
+            return tuple(stamps)
 
 
 def touch(tensor: Tensor) -> Tensor:

@@ -207,9 +207,11 @@ class Circuit:
             InputError: If an argument is invalid, or the model has another graph.
         """
         opened = self._open(model, pairs, metric, ablation, progress=progress)
-        masks = opened.masks(
-            [self.edges, *([e for e in self.edges if e != edge] for edge in self.edges)]
-        )
+        circuits: list[Sequence[Edge]] = [self.edges]
+        for edge in self.edges:
+            others = [one for one in self.edges if one != edge]
+            circuits.append(others)
+        masks = opened.masks(circuits)
         values = opened.values(masks, label="circuits: minimality", show=progress)
         change = values[:, :1] - values[:, 1:]
         found = band(opened.means(change, opened.resamples(n_resamples, seed)))

@@ -49,7 +49,8 @@ def save_circuit(circuit: Circuit, path: "str | PathLike[str]") -> Path:
     inside = set(circuit.edges)
     used = {edge.sender for edge in inside}
     edges: dict[str, dict[str, Any]] = {}
-    for edge in graph.edges(graph.senders, graph.receivers):
+    every_edge = graph.edges(graph.senders, graph.receivers)
+    for edge in every_edge:
         own = {"score": circuit.scores.get(edge, 0.0), "in_graph": edge in inside}
         for name in _their_names(graph, edge):
             edges[name] = own
@@ -73,11 +74,7 @@ def save_circuit(circuit: Circuit, path: "str | PathLike[str]") -> Path:
             "metric": circuit.metric,
             "unit": circuit.unit,
             "add_bos": circuit.add_bos,
-            "unmeasured": [
-                edge.name
-                for edge in graph.edges(graph.senders, graph.receivers)
-                if edge not in circuit.scores
-            ],
+            "unmeasured": [edge.name for edge in every_edge if edge not in circuit.scores],
             "overlap": None if math.isnan(circuit.overlap) else circuit.overlap,
             "stability": {edge.name: share for edge, share in circuit.stability.items()},
         },

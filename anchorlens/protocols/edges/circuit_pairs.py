@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from anchorlens.prompts.pairs import PairData
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.edges.edge_inputs import check_model_has_edges, graph_of, prepare_edges
 from anchorlens.protocols.edges.spec import Edges
-from anchorlens.protocols.patch.placements import ALL, REST, PatchPair
+from anchorlens.protocols.patch.placements import ALL, REST, PatchPair, anchors_of
 from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.resamples import Estimate, Resamples
 from anchorlens.warn import warn
@@ -160,7 +161,7 @@ def open_pairs(
             " prompt differ in length, and a circuit reads both at the same position."
         )
     graph = graph_of(adapter)
-    places = tuple(dict.fromkeys(place.anchor for pair in own for place in pair.placements))
+    places = anchors_of(own)
     reading = inputs.reading
     ablations = _ablate(adapter, own, ablation)
     runs: list[CircuitRuns] = []
@@ -223,7 +224,7 @@ def _positions_of(
         return None
     assert pair.source is not None  # every pair has two prompts
     of = {place.anchor: place.target for place in pair.placements}
-    inside = {position for own in of.values() for position in own}
+    inside = set(chain.from_iterable(of.values()))
     first = ablation.first_difference(pair.source.ids)
     # Tokens that right and wrong answer share are behind the prompt.
     rest = tuple(set(range(first, len(pair.source.ids))).difference(inside))

@@ -16,7 +16,7 @@ from anchorlens.protocols.edges.edge_anchors import join_anchor, split_anchor
 from anchorlens.protocols.edges.spec import Edges
 from anchorlens.protocols.patch.gradient_estimates import warn_of_flat_metric
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
-from anchorlens.protocols.patch.placements import PatchPair
+from anchorlens.protocols.patch.placements import PatchPair, anchors_of
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.warn import warn
 
@@ -41,9 +41,10 @@ class EdgeInputs(PatchInputs):
     def record(self, spec: Any) -> dict[str, Any]:
         record = super().record(spec)
         places = record["config"]["anchors"]
-        record["config"]["anchors"] = [
-            join_anchor(edge.name, place) for place in places for edge in self.edges
-        ]
+        anchors: list[str] = []
+        for place in places:
+            anchors += [join_anchor(edge.name, place) for edge in self.edges]
+        record["config"]["anchors"] = anchors
         record["config"]["graph"] = asdict(self.graph)
         record["config"]["layers"] = sorted({self.layer_of(edge) for edge in self.edges})
         return record
@@ -88,8 +89,7 @@ def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
 
 def _warn_of_few_pairs(inputs: EdgeInputs) -> None:
     """Warn before measuring where few pairs can claim large effects only (METHOD 4b)."""
-    places = {place.anchor for pair in inputs.own_pairs for place in pair.placements}
-    n = len(inputs.edges) * len(places)
+    n = len(inputs.edges) * len(anchors_of(inputs.own_pairs))
     groups = len({pair.base.group for pair in inputs.own_pairs})
     if inputs.controls and n >= _MANY_EDGES and groups < _ENOUGH_PAIRS:
         warn(
@@ -123,9 +123,11 @@ def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
     else:
         senders = graph.choose(spec.senders, "senders")
         chosen = graph.edges(senders, graph.choose(spec.receivers, "receivers"))
-    kept = [
-        edge for edge in chosen if edge.receiver.kind == LOGITS or edge.receiver.layer in layers
-    ]
+    kept: list[Edge] = []
+    for edge in chosen:
+        receiver = edge.receiver
+        if receiver.kind == LOGITS or receiver.layer in layers:
+            kept.append(edge)
     if not kept:
         raise EmptySweepError(
             f"No edge from senders={','.join(spec.senders)} to receivers={','.join(spec.receivers)}"

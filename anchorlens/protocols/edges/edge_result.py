@@ -342,7 +342,10 @@ class EdgeResult(PatchResult):
     def _cell_of(self) -> dict[str, tuple[int, int, int]]:
         """Anchor -> numbers of its place, sender and receiver."""
         axes = (self.places, *self._nodes)
-        numbers = [{name: number for number, name in enumerate(names)} for names in axes]
+        numbers: list[dict[str, int]] = []
+        for names in axes:
+            along = {name: number for number, name in enumerate(names)}
+            numbers.append(along)
         cells: dict[str, tuple[int, int, int]] = {}
         for anchor in self.anchors:
             edge, place = split_anchor(anchor)

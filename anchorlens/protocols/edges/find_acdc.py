@@ -65,11 +65,9 @@ def acdc(
         model, pairs, metric=metric, ablation=ablation, add_bos=add_bos, show=progress
     )
     graph = opened.graph
-    chosen = [
-        graph.choose([one] if isinstance(one, str) else list(one), name)
-        for one, name in ((senders, "senders"), (receivers, "receivers"))
-    ]
-    tested = graph.edges(chosen[0], chosen[1])
+    chosen_senders = graph.choose(_as_names(senders), "senders")
+    chosen_receivers = graph.choose(_as_names(receivers), "receivers")
+    tested = graph.edges(chosen_senders, chosen_receivers)
     if not tested:
         raise InputError("senders: no edge to these receivers. Choose others.", argument="senders")
     kept = set(graph.edges(graph.senders, graph.receivers))
@@ -95,3 +93,8 @@ def acdc(
         add_bos=add_bos,
         d_model=opened.runs[0].adapter.shape.d_model,
     )
+
+
+def _as_names(given: Any) -> list[str]:
+    """Return the given names as a list; a text is one name."""
+    return [given] if isinstance(given, str) else list(given)

@@ -217,11 +217,11 @@ def _losses(
     for case, (senders, at) in enumerate(removed):
         first = graph.n_layers if at is not None else min(node.layer for node in senders)
         by_layer.setdefault(first, []).append(case)
-    parts = [
-        (layer, own[start : start + at_once])
-        for layer, own in by_layer.items()
-        for start in range(0, len(own), at_once)
-    ]
+    parts: list[tuple[int, list[int]]] = []
+    for layer, cases in by_layer.items():
+        for start in range(0, len(cases), at_once):
+            some = cases[start : start + at_once]
+            parts.append((layer, some))
     with progress_bar(f"heads: {label}", len(removed), "case", show=show) as bar:
         for layer, own in parts:
             masks: Masks = whole.repeat(len(own), 1, 1, 1)

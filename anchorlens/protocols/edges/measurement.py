@@ -48,8 +48,8 @@ from anchorlens.protocols.edges.spec import ATTRIBUTION, IG_ACTIVATIONS, Edges
 from anchorlens.protocols.patch.metric_gradient import stream_metric
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.patch.spec import EXACT
+from anchorlens.protocols.patching_measurement import key_frame
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.runs.schema import CELL
 
 # Edges of a unit of work: the clean passes of a unit are a small part of it.
 _MOST_EDGES = 512
@@ -70,10 +70,11 @@ class EdgeUnit:
         if n == 1:
             return ()
         half = (n + 1) // 2
-        return [
-            replace(self, edges=some, work=self.work * len(some) / n)
-            for some in (self.edges[:half], self.edges[half:])
-        ]
+        units: list[EdgeUnit] = []
+        for some in (self.edges[:half], self.edges[half:]):
+            work = self.work * len(some) / n
+            units.append(replace(self, edges=some, work=work))
+        return units
 
 
 class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
@@ -277,7 +278,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
             )
             before[number] = by_hooks.before()
             after[number] = by_hooks.value(edges[name])
-        frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
+        frame = key_frame(samples)
         effect = inputs.reading.factor * (after - before)
         return frame.assign(value_before=before, value_after=after, effect=effect)
 

@@ -50,16 +50,16 @@ def connect(graph: Graph, edges: Collection[Edge]) -> list[Edge]:
     kept = list(edges)
     while True:
         senders = {edge.sender for edge in kept}
-        fed = {node for edge in kept for node in _nodes_of(graph, edge.receiver)}
-        left = [
-            edge
-            for edge in kept
-            if (edge.sender.kind == EMBED or edge.sender in fed)
-            and (
-                edge.receiver.kind == LOGITS
-                or any(node in senders for node in _nodes_of(graph, edge.receiver))
-            )
-        ]
+        fed: set[Node] = set()
+        for edge in kept:
+            fed.update(_nodes_of(graph, edge.receiver))
+        left: list[Edge] = []
+        for edge in kept:
+            if edge.sender.kind != EMBED and edge.sender not in fed:
+                continue
+            receiver = edge.receiver
+            if receiver.kind == LOGITS or not senders.isdisjoint(_nodes_of(graph, receiver)):
+                left.append(edge)
         if len(left) == len(kept):
             return left
         kept = left

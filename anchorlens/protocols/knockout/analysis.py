@@ -44,10 +44,8 @@ class KnockoutAnalysis(ProbeAnalysis):
         """
         if RANDOM not in result.tables():
             return {}
-        found = {
-            (name, RANDOM): values
-            for name, values in result.arm_differences(SIZE_MATCHED, RANDOM).items()
-        }
+        by_name = result.arm_differences(SIZE_MATCHED, RANDOM)
+        found = {(name, RANDOM): values for name, values in by_name.items()}
         if result.record["config"]["readout"] == "probe":
             own, other = (result.row_specific_changes(name) for name in (SIZE_MATCHED, RANDOM))
             found[ROW_SPECIFIC, RANDOM] = (own - other).T
@@ -90,9 +88,9 @@ class KnockoutAnalysis(ProbeAnalysis):
         layer = result.shown_layer
         if RANDOM not in result.tables():
             return {}
-        estimates = {
-            name: result.contrast(name, SIZE_MATCHED, RANDOM, layer=layer) for name in STANDS
-        }
+        estimates: dict[str, Estimate] = {}
+        for name in STANDS:
+            estimates[name] = result.contrast(name, SIZE_MATCHED, RANDOM, layer=layer)
         if result.record["config"]["readout"] == "probe":
             specific = result.row_specific_effects(SIZE_MATCHED, RANDOM)[ROW_SPECIFIC, RANDOM]
             estimates[ROW_SPECIFIC] = specific.at(np.array([result.layers.index(layer)]))

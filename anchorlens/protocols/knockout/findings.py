@@ -202,10 +202,11 @@ def _headline(
             what += ", specific to the row"
         else:
             what += "; a row-specific effect was not shown"
-    clean, cut, other = (
-        facts[key].to_text(facts[key].digits(2), sign=False)
-        for key in (("auc", "none"), ("auc_after", SIZE_MATCHED), ("auc_after", RANDOM))
-    )
+    aucs: list[str] = []
+    for key in (("auc", "none"), ("auc_after", SIZE_MATCHED), ("auc_after", RANDOM)):
+        fact = facts[key]
+        aucs.append(fact.to_text(fact.digits(2), sign=False))
+    clean, cut, other = aucs
     return f"At {where} {what}. AUC: clean {clean}, cut {cut}, others cut {other}."
 
 

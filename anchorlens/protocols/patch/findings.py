@@ -201,11 +201,11 @@ def _directions(grid: _Grid, places: Mapping[tuple[str, float], list[int]]) -> s
     result = grid.result
     clauses: list[str] = []
     for verb, sign in (("raises", 1), ("lowers", -1)):
-        own = {
-            key: layers
-            for key, layers in places.items()
-            if grid.effects[key[0], layers[0]].value * sign > 0
-        }
+        own: dict[tuple[str, float], list[int]] = {}
+        for key, layers in places.items():
+            effect = grid.effects[key[0], layers[0]]
+            if effect.value * sign > 0:
+                own[key] = layers
         if own:
             clauses.append(f"{result.change_word} {_where(result, own)} {verb} {grid.metric}")
     return join_with_and(clauses) + (", each" if len(clauses) > 1 else "")
@@ -392,9 +392,8 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
 def _row(one: Finding, contrasts: pd.DataFrame, result: PatchResult) -> tuple[str, ...]:
     """Return the cells of a place in the table."""
     effects = facts_of(contrasts, EFFECT, "none")
-    at = next(
-        cell for cell, fact in effects.items() if cell[0] == one.anchor and fact.value == one.value
-    )
+    along = {cell: fact.value for cell, fact in effects.items() if cell[0] == one.anchor}
+    at = next(cell for cell, value in along.items() if value == one.value)
     less = [facts_of(contrasts, LESS_CONTROL, control)[at] for control in result.controls]
     effect = effects[at]
     share = facts_of(contrasts, SHARE, "none")[at]

@@ -29,9 +29,8 @@ from anchorlens.protocols.patch.gradient_estimates import (
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import SOURCE, PatchPair, values_by_construction
 from anchorlens.protocols.patch.spec import EXACT, Patch
-from anchorlens.protocols.patching_measurement import Array, PatchingMeasurement
+from anchorlens.protocols.patching_measurement import Array, PatchingMeasurement, key_frame
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.runs.schema import CELL
 
 
 class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
@@ -92,7 +91,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         for pair, cell in zip(pairs, samples, strict=True):
             batches.append(Batch((pair,), (int(cell["layer"]),)))
         before, after = map(np.asarray, attribute_cells(reference.adapter, inputs, spec, batches))
-        frame = pd.DataFrame([{name: cell[name] for name in CELL} for cell in samples])
+        frame = key_frame(samples)
         effect = self.effect(inputs, spec, pairs, before, after)
         return frame.assign(value_before=before, value_after=after, effect=effect)
 
@@ -141,20 +140,22 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         self, inputs: PatchInputs, spec: Patch, batch: Batch, place: Placement
     ) -> dict[str, Any]:
         reading = inputs.reading
-        own = [
-            inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control]
-            for pair in batch.pairs
-        ]
-        fixed = [
-            _layers_by_construction(inputs, spec, pair, place, batch.layers)
-            for pair, place in zip(batch.pairs, own, strict=True)
-        ]
+        own: list[Placement] = []
+        fixed: list[dict[int, str]] = []
+        for pair in batch.pairs:
+            one = inputs.places[pair.base.id, pair.donor_id, place.anchor, place.control]
+            own.append(one)
+            fixed.append(_layers_by_construction(inputs, spec, pair, one, batch.layers))
+        by_construction: list[list[bool]] = []
+        for layer in batch.layers:
+            is_fixed = [layer in layers for layers in fixed]
+            by_construction.append(is_fixed)
         return {
             "position": place.target[0] if spec.by in ("position", "head_position") else None,
             "head": place.head,
             "unit": reading.unit,
             "n_patched": [len(one.target) for one in own],
-            "by_construction": [[k in layers for layers in fixed] for k in batch.layers],
+            "by_construction": by_construction,
         }
 
     def values_beforehand(self, inputs: PatchInputs, spec: Patch, samples: pd.DataFrame) -> Array:

@@ -1,6 +1,7 @@
 """Placements of a patch sweep: what is patched in a pair, and which cells hold by construction."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from anchorlens.constants import ALL_PLACES
@@ -102,10 +103,18 @@ def _rest_of(target: TokenizedPrompt, source: TokenizedPrompt) -> tuple[int, ...
             " name.",
             argument="segments",
         )
-    inside = {position for where in named.values() for position in where}
+    inside = set(chain.from_iterable(named.values()))
     rows = [target.ids, source.ids]
     first = common_prefix(rows, min(map(len, rows)))
     return tuple(t for t in target.positions[PAIRED] if t >= first and t not in inside)
+
+
+def anchors_of(pairs: Sequence[PatchPair]) -> tuple[str, ...]:
+    """Return the distinct anchors of the placements of some pairs, in order."""
+    anchors: dict[str, None] = {}
+    for pair in pairs:
+        anchors |= dict.fromkeys(place.anchor for place in pair.placements)
+    return tuple(anchors)
 
 
 def segments_of(prompt: TokenizedPrompt) -> dict[str, tuple[int, ...]]:

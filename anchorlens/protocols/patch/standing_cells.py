@@ -43,9 +43,9 @@ def cell_status(effect: LayerEstimate, less: Mapping[str, LayerEstimate], floor:
     if not less:
         return DESCRIPTION
     side = effect.side(joint=True)
-    against = {
-        claim_status(one, sign=side, joint=True, effect=effect.value) for one in less.values()
-    }
+    against: set[str] = set()
+    for one in less.values():
+        against.add(claim_status(one, sign=side, joint=True, effect=effect.value))
     if against & {TOO_FEW, NOT_DETECTED, REVERSED}:
         return NOT_DETECTED
     return NULL_MOVES if NULL_MOVES in against else STANDS

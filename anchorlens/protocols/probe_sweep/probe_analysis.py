@@ -85,7 +85,10 @@ class ProbeAnalysis(Analysis):
             values.append(own)
         if not values:
             return {}
-        return {key: tuple(own.get(key, np.nan) for own in values) for key in values[0]}
+        by_contrast: dict[tuple[str, str], tuple[float, ...]] = {}
+        for key in values[0]:
+            by_contrast[key] = tuple(own.get(key, np.nan) for own in values)
+        return by_contrast
 
     @abstractmethod
     def differences(self, result: PathwayResult) -> dict[tuple[str, str], Array]:

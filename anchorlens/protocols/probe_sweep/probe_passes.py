@@ -107,9 +107,11 @@ class ProbeUnit:
         if len(self.cells) == 1:
             return ()
         share = self.work / len(self.cells)
-        return [
-            replace(self, cells=tuple(part), work=share * len(part)) for part in halves(self.cells)
-        ]
+        units: list[ProbeUnit] = []
+        for part in halves(self.cells):
+            work = share * len(part)
+            units.append(replace(self, cells=tuple(part), work=work))
+        return units
 
 
 @dataclass(frozen=True)

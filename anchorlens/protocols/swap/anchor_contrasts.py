@@ -15,7 +15,7 @@ simultaneous 95 % band covers all anchors, layers and nulls of a quantity.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import TypeAlias
 
 import numpy as np
@@ -263,7 +263,7 @@ def _joint(
         ids, clusters=clusters.of(ids), n_resamples=config["n_resamples"], seed=config["seed"]
     )
     estimate = draws.means(values, ~np.isnan(values))
-    used = np.array([layer not in one.excluded for one in curves for layer in layers])
+    used = np.array([layer not in one.excluded for one, layer in product(curves, layers)])
     every = band(estimate, limit=limit, rate=rate)
     joint = band(estimate.at(used), limit=limit, rate=rate)
     low, high, n_effective = np.full((3, len(used)), np.nan)
@@ -301,11 +301,11 @@ def _p_values(
     """
     p = np.full((len(curves), len(layers)), np.nan)
     for control in dict.fromkeys((one.quantity, one.control) for one in curves):
-        numbers = [
-            i
-            for i, one in enumerate(curves)
-            if (one.quantity, one.control) == control and one.flipped is not None
-        ]
+        numbers: list[int] = []
+        for i, one in enumerate(curves):
+            is_own = (one.quantity, one.control) == control
+            if is_own and one.flipped is not None:
+                numbers.append(i)
         if not numbers:
             continue
         tables: list[pd.DataFrame] = []

@@ -178,20 +178,22 @@ class SweepFacts:
         """Anchor and layer -> effect and P before of the swap."""
         own = self.curves[self.curves["control"] == "none"]
         rows = own[["anchor", "layer", "effect", "value_before"]].itertuples(index=False)
-        return {
-            (str(anchor), int(layer)): (float(effect), float(before))
-            for anchor, layer, effect, before in rows
-        }
+        swapped: dict[tuple[str, int], tuple[float, float]] = {}
+        for anchor, layer, effect, before in rows:
+            cell = (str(anchor), int(layer))
+            swapped[cell] = (float(effect), float(before))
+        return swapped
 
     @cached_property
     def _of_the_swap(self) -> dict[tuple[str, str], Mapping[int, LayerEstimate]]:
         """Anchor and quantity -> estimates of the swap itself, without those of its nulls."""
         own = self.contrasts[self.contrasts["control"] == "none"]
         groups = own.groupby(["anchor", "quantity"], observed=True)
-        return {
-            (str(anchor), str(quantity)): estimates_by_layer(frame, str(quantity), "none")
-            for (anchor, quantity), frame in groups
-        }
+        found: dict[tuple[str, str], Mapping[int, LayerEstimate]] = {}
+        for (anchor, quantity), frame in groups:
+            key = (str(anchor), str(quantity))
+            found[key] = estimates_by_layer(frame, str(quantity), "none")
+        return found
 
 
 def collect_facts(result: SweepResult) -> SweepFacts:
@@ -268,12 +270,11 @@ def _correlations(samples: pd.DataFrame, less: Mapping[Key, pd.Series]) -> dict[
     named = _cluster_of_question(samples)
     if named.nunique() < 2:
         return {}
-    return {
-        key: intraclass_correlation(
-            values.to_numpy(dtype="float64"), named.reindex(values.index).to_numpy()
-        )
-        for key, values in less.items()
-    }
+    found: dict[Key, float] = {}
+    for key, values in less.items():
+        clusters = named.reindex(values.index).to_numpy()
+        found[key] = intraclass_correlation(values.to_numpy(dtype="float64"), clusters)
+    return found
 
 
 def _both_bands(

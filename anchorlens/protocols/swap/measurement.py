@@ -89,18 +89,20 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
     ) -> dict[str, Any]:
         pairs, anchor, control = batch.pairs, place.anchor, place.control
         nulls = spec.null_controls if control == "none" else (control,)
-        slots = {
-            name: pd.array([p.slots(anchor, *counted) for p in pairs], dtype="Int64")
-            for name, counted in (("n_patched", ("none",)), ("n_null_patched", nulls))
-        }
+        slots: dict[str, Any] = {}
+        for name, counted in (("n_patched", ("none",)), ("n_null_patched", nulls)):
+            counts = [p.slots(anchor, *counted) for p in pairs]
+            slots[name] = pd.array(counts, dtype="Int64")
+        reading = inputs.reading
+        by_construction: list[list[bool]] = []
+        for k in batch.layers:
+            is_fixed = [reading.is_by_construction(spec, p, anchor, control, k) for p in pairs]
+            by_construction.append(is_fixed)
         return slots | {
             "pre_answer_token_differs": pd.array(
                 [pre_answer_token_differs(p) for p in pairs], dtype="boolean"
             ),
-            "by_construction": [
-                [inputs.reading.is_by_construction(spec, p, anchor, control, k) for p in pairs]
-                for k in batch.layers
-            ],
+            "by_construction": by_construction,
         }
 
     @override

@@ -42,9 +42,8 @@ class SameAnswerPicker(DonorPicker):
     """Picker of other questions with the answer of the base."""
 
     def _candidates(self, base: TokenRow) -> list[TokenRow]:
-        return [
-            row for row in self._by_shape.get(self._shape(base), []) if self._is_same(base, row)
-        ]
+        alike = self._by_shape.get(self._shape(base), [])
+        return [row for row in alike if self._is_same(base, row)]
 
     def _is_same(self, base: TokenRow, row: TokenRow) -> bool:
         return row.answer_ids == base.answer_ids
@@ -290,9 +289,8 @@ class PairMaker:
             if both is None:
                 self.gaussian_draws += 1
             else:
-                first, second = (
-                    replace(row, id=direction_name(*key, side)) for side, row in enumerate(both)
-                )
+                first = replace(both[0], id=direction_name(*key, 0))
+                second = replace(both[1], id=direction_name(*key, 1))
                 both = (first, second)
             self._drawn[key] = both
         return self._drawn[key]

@@ -61,8 +61,10 @@ def headline_of(sweep: SweepFacts, statuses: Statuses) -> str:
             f"{kind.lead} at {where}: {subject} {verb} more than after {kind.than}{also}."
         )
         subject = "it"
-    claimed = {status for along in statuses.values() for status in along.values()} & set(CLAIMS)
-    if not claimed:
+    reached: set[str] = set()
+    for along in statuses.values():
+        reached.update(along.values())
+    if reached.isdisjoint(CLAIMS):
         return (
             f"No effect of the swap on {sweep.what} beyond {names[0]} was detected at any anchor"
             " and layer."
@@ -142,7 +144,9 @@ def _where(facts: Facts, statuses: Statuses, name: str, status: str, sign: int) 
 
 
 def _most(facts: Facts, field: str) -> int:
-    counts = [getattr(fact, field) for along in facts.values() for fact in along.values()]
+    counts: list[int] = []
+    for along in facts.values():
+        counts += [getattr(fact, field) for fact in along.values()]
     return max(counts, default=0)
 
 
@@ -209,11 +213,11 @@ def _other_metric(sweep: SweepFacts, statuses: Statuses, other: Statuses) -> lis
                 if sweep.facts[anchor, name][layer].names_layers:
                     layers.append(layer)
         n = count_anchors(sweep.facts)
-        told = [
-            f"{verb} {_at(places, n)}"
-            for verb, places in (("also holds at", gained), ("is not shown at", lost))
-            if places
-        ]
+        told: list[str] = []
+        if gained:
+            told.append(f"also holds at {_at(gained, n)}")
+        if lost:
+            told.append(f"is not shown at {_at(lost, n)}")
         if told:
             notes.append(f"By {in_other}, {kind.status} {' and '.join(told)}.")
     return notes

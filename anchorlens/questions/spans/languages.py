@@ -81,7 +81,8 @@ def is_foreign(words: tuple[Word, ...]) -> bool:
     """
     if not words:
         return False
-    letters = [char for word in words for char in word.text if char.isalpha()]
+    text = "".join(word.text for word in words)
+    letters = [char for char in text if char.isalpha()]
     if 2 * sum(char.lower() == char.upper() for char in letters) > len(letters):
         return True
     if any(word.low in WH for word in words):
@@ -131,7 +132,10 @@ def _is_foreign_word(word: Word, *, opens: bool) -> bool:
         return True
     if opens and word.capital:
         return word.low in _SMALL_WORDS - _NAMES and word.text == word.low.capitalize()
-    has_accent = not word.text.isascii() and any(
-        char.isalpha() and not char.isascii() for char in word.low
-    )
+    has_accent = not word.text.isascii() and _has_letter_beyond_ascii(word.low)
     return word.low in _SMALL_WORDS or (has_accent and word.low not in _ENGLISH_ACCENTS)
+
+
+def _has_letter_beyond_ascii(text: str) -> bool:
+    """Return whether a letter of a text is not in ASCII."""
+    return any(char.isalpha() and not char.isascii() for char in text)

@@ -310,9 +310,10 @@ def is_demonym(word: Word) -> bool:
     """
     if word.low in _DIRECTIONS:
         return word.capital
-    return word.capital and all(
-        part in NATIONS or _DEMONYM.search(part) for part in re.split(r"[-–]", word.low)
-    )
+    if not word.capital:
+        return False
+    parts = re.split(r"[-–]", word.low)
+    return all(part in NATIONS or _DEMONYM.search(part) for part in parts)
 
 
 def is_year(word: Word) -> bool:

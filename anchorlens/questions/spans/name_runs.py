@@ -185,9 +185,8 @@ def _longest_names(view: Parsed, outside: bool, demonyms: bool) -> Span | None:
     runs = []
     for run in _merge_lists(view, list(_name_runs(view))):
         opens = view.words[run[0]].opens
-        origin = all(
-            is_demonym(view.words[i]) or view.words[i].low in _NAME_JOINERS for i in range(*run)
-        )
+        words = view.words[slice(*run)]
+        origin = all(is_demonym(word) or word.low in _NAME_JOINERS for word in words)
         if (
             (opens and _capitals(view, run) < 2)
             or origin != demonyms

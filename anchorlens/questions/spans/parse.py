@@ -183,10 +183,8 @@ def _wh_rank(words: tuple[Word, ...], index: int) -> int:
     clause = index
     while clause > 0 and not words[clause].breaks and index - clause < 4:
         clause -= 1
-    leading = all(
-        words[i].low in PREPOSITIONS or words[i].low in {"q", "and", "so"}
-        for i in range(clause, index)
-    )
+    openers = PREPOSITIONS | {"q", "and", "so"}
+    leading = all(one.low in openers for one in words[clause:index])
     first = clause == 0 and leading
     follows_aux = index + 1 < len(words) and (words[index + 1].low in AUX or words[index + 1].owned)
     conjunction = word.low in {"when", "where", "while"} and not follows_aux
