@@ -266,13 +266,17 @@ def gap_difference(own: Arm, other: Arm, label: Array, draws: Resamples) -> Esti
     return next(estimate for name, _, estimate in gaps(curves) if name == "gap_difference")
 
 
-def findings_of(sweep: Sweep, found: dict[str, Estimate]) -> Findings:
+def findings_of(
+    sweep: Sweep, found: dict[str, Estimate], *, intervals_alone: bool = False
+) -> Findings:
     """Return the findings of a simulated sweep of one layer with the contrasts ``found``, computed
-    as for a measured one.
+    as for a measured one; with ``intervals_alone`` without sign flips.
     """
     own, other, label, ids = sweep
-    differences = arm_differences(own, other, label, "confidence")
-    flips = {name: float(sign_flip_p(one, ids)[0]) for name, one in differences.items()}
+    flips: dict[str, float] = {}
+    if not intervals_alone:
+        differences = arm_differences(own, other, label, "confidence")
+        flips = {name: float(sign_flip_p(one, ids)[0]) for name, one in differences.items()}
     claimed = {name: one for name, one in found.items() if name in CLAIMS}
     frames = [
         quantity_frame([0], name, RANDOM, one, rate=name == "flip_rate")
@@ -328,7 +332,15 @@ def sides_of(found: dict[str, Estimate]) -> dict[str, int]:
     return sides
 
 
-def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> dict[str, float]:
+def sweep_rates(
+    n: int,
+    draw: Draw,
+    *,
+    runs: int,
+    seed: int,
+    resamples: int,
+    intervals_alone: bool = False,
+) -> dict[str, float]:
     """Compute the cells of a row of the tables ``contrasts`` (``name <``, ``name >``) and
     ``claims``.
     """
@@ -346,7 +358,7 @@ def sweep_rates(n: int, draw: Draw, *, runs: int, seed: int, resamples: int) -> 
             for name in SHOWN
             for side, sign in (("<", -1), (">", 1))
         }
-        held |= statuses_of(findings_of(sweep, found))
+        held |= statuses_of(findings_of(sweep, found, intervals_alone=intervals_alone))
         count = {name: count.get(name, 0) + 100 * value / runs for name, value in held.items()}
     return count
 
@@ -391,7 +403,14 @@ STATUSES = ("stands", "specific", "one or two", "reversed", "any claim", "the pl
 def print_sweeps(worlds: dict[str, Draw], tables: list[str], args: argparse.Namespace) -> None:
     """Print the tables ``contrasts`` and ``claims``."""
     rates = {
-        (name, n): sweep_rates(n, draw, runs=args.runs, seed=args.seed, resamples=args.resamples)
+        (name, n): sweep_rates(
+            n,
+            draw,
+            runs=args.runs,
+            seed=args.seed,
+            resamples=args.resamples,
+            intervals_alone=args.intervals_alone,
+        )
         for name, draw in worlds.items()
         for n in args.sizes
     }
@@ -431,6 +450,11 @@ def main() -> None:
         "--sizes", type=int, nargs="+", default=(20, 40, 100), help="numbers of questions"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--intervals-alone",
+        action="store_true",
+        help="make claims without the p-values of sign flips, as a former rule did",
+    )
     parser.add_argument("--worlds", help="names of worlds, separated by semicolons (default: all)")
     parser.add_argument(
         "--real",
