@@ -205,6 +205,7 @@ def test_results_and_protocols_import_no_plotly(texts):
     }
 
 
+@pytest.mark.slow
 def test_prompts_and_what_measures_them_import_nothing_of_questions(graph):
     assert imports_of_questions(graph) == []
 

@@ -42,6 +42,7 @@ def configuration(name, folder, **changes):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_size_of_a_model_is_told_from_its_configuration(name, tmp_path):
     folder = configuration(name, tmp_path / "model")

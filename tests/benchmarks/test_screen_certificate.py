@@ -44,6 +44,7 @@ def test_a_wrong_limit_is_found_false(certificate, thin, limit):
     assert found.lower < 0.92
 
 
+@pytest.mark.slow
 def test_planted_effects_that_attribution_cannot_see(certificate):
     circuit = certificate.hidden()
     for formula, scores in (

@@ -23,6 +23,7 @@ def test_edges_equal_hooks(family):
     assert largest_gap(case, case.draw(6), downstream="freeze") < 1e-4
 
 
+@pytest.mark.slow
 def test_edges_of_a_bridge_that_a_user_made():
     bridge = load_model(live_bridge(hugging_face("llama")), tokenizer=tokenizer())
     case = Case(bridge)

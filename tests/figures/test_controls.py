@@ -35,6 +35,7 @@ def pair(
     ]
 
 
+@pytest.mark.slow
 def test_the_placebo_of_each_pathway_is_dotted_in_its_colour_and_one_entry_names_them_all():
     frame = knockout_frame()
     target = full_figure(frame)

@@ -53,6 +53,7 @@ def test_two_panels_named_after_their_models_with_own_layers_and_one_delta_scale
     assert layout.yaxis2.zeroline
 
 
+@pytest.mark.slow
 def test_eight_entries_in_order_and_nothing_else(target):
     assert [trace.name for trace in legend(target)] == [*dict(ENTRIES)]
     lines = [trace for trace in target.data if trace.mode == "lines" and trace.fill is None]

@@ -23,6 +23,7 @@ def test_a_batch_splits_into_halves_of_pairs_then_of_layers(tiny_model):
     assert Batch((a,), (2,)).split() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["resid_pre", "mlp_out"])
 def test_what_is_planned_is_what_the_engine_lays_out(tiny_model, monkeypatch, site):
     """Tokens of clean rows and of each anchor's cells; most donors are of the same template."""

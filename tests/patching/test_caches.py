@@ -34,6 +34,7 @@ def make_massive(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.2, 1e-3])
 def test_a_small_edit_beside_a_massive_activation_is_patched(tiny, size):
     model = make_massive(load_model(str(tiny("gpt2")), device="cpu"))

@@ -61,6 +61,7 @@ def weighted(x):
     return (x[:, -1].float() @ weight).mean()
 
 
+@pytest.mark.slow
 def test_a_flip_within_the_noise_is_no_fault_and_is_counted(half):
     """The threshold lies between the values that both engines give to a checked cell."""
     function = patching.get_act_patch_resid_pre
@@ -89,6 +90,7 @@ def test_effects_within_the_noise_floor_are_said_to_be(half):
     assert [one for one in said if "all effects are within the noise floor" in one], said
 
 
+@pytest.mark.slow
 def test_a_reader_of_other_positions_is_found(half):
     right = ConeEngine.run_swap_batches
 

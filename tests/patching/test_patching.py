@@ -149,6 +149,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
     assert not [w for w in recwarn if "one forward pass" in str(w.message)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS})
 )
@@ -164,6 +165,7 @@ def test_other_functions(tiny_model, family, function):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

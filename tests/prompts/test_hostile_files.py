@@ -148,6 +148,7 @@ def test_repeated_numbers_cannot_fill_the_memory(tmp_path, little_memory, monkey
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
+@pytest.mark.slow
 def test_rows_of_equal_numbers_cannot_fill_the_memory(tmp_path, little_memory):
     zeros = pyarrow.array(numpy.zeros(N_NUMBERS, numpy.int8))
     with refused(DataError, "GB of data, but at most"):

@@ -87,6 +87,7 @@ def test_the_same_seed_gives_the_same_bytes(tiny_model, saved, tmp_path, name):
         ).read_bytes()
 
 
+@pytest.mark.slow
 def test_another_seed_draws_other_donors(tiny_model):
     one, other = (swept(tiny_model("llama"), "swap", **seed) for seed in ({}, {"seed": 7}))
     assert other.run_id != one.run_id
@@ -265,6 +266,7 @@ def test_layers_in_any_order_are_one_sweep_and_given_probes_are_read(tiny_model,
             measured(model, name, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_curves_and_tensor_are_means_of_the_samples_and_flips_those_of_p(tiny_model, name):
     sweep = swept(tiny_model("llama"), name)

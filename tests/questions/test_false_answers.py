@@ -357,6 +357,7 @@ def kept_by_comparing_every_pair(rows: list[Example], matched: bool) -> int:
     return int((a != b).sum())
 
 
+@pytest.mark.slow
 def test_as_many_rows_are_kept_as_by_comparing_every_pair_and_none_gets_a_right_answer():
     """Small random groups with nested strings, strings in questions, comparisons and repeated
     questions.

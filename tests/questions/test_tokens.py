@@ -326,6 +326,7 @@ WORDS = st.text(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(before=WORDS, subject=WORDS, between=WORDS, prop=WORDS, answer=WORDS)
 def test_any_text_gives_covering_disjoint_segments_or_a_named_reason(

@@ -35,6 +35,7 @@ def test_rows_are_those_of_a_report(sweeps, patch):
         assert json.loads(json.dumps(made)) == made
 
 
+@pytest.mark.slow
 def test_every_anchor_says_which_tokens_are_its_own(swap, knockout):
     at = swap.examples().query("role == 'base'").set_index("example_id")["positions"]
     for row in contents(swap)["rows"]:

@@ -178,6 +178,7 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
     assert facts["config"]["n_donors"] == "2"
 
 
+@pytest.mark.slow
 def test_findings_stand_on_the_page_in_their_parts(sweeps):
     findings = Findings(
         headline="At k* = 9 the <effect> stands.",
@@ -271,6 +272,7 @@ def test_figures_of_a_sweep_its_run_and_its_report_mark_what_its_findings_claim(
     ] * 2
 
 
+@pytest.mark.slow
 def test_one_table_a_protocol_without_what_all_sweeps_share(sweeps):
     (swap,), (first, second) = tables_of([sweeps[0]]), tables_of(sweeps)
     assert swap.rows == [
@@ -437,6 +439,7 @@ def test_the_figure_of_a_report_has_the_controls_and_the_differences(swap):
     assert any(text.startswith("Difference from control: ΔP minus ") for text in heads)
 
 
+@pytest.mark.slow
 def test_the_words_of_a_page_are_defined_on_it_and_no_others(swap, patch):
     words = dict(words_of([swap], ["ΔP by layer. Null same_role."]))
     assert {"ΔP", "exact_question", "pre_answer", "same_role"} <= words.keys()

@@ -48,6 +48,7 @@ def test_every_file_of_the_design_is_there(saved):
         assert tuple(pd.read_parquet(saved / f"{name}.parquet").columns) == columns
 
 
+@pytest.mark.slow
 def test_record_says_where_the_numbers_come_from(saved):
     record = json.loads((saved / "run.json").read_text())
     (sweep,) = record["sweeps"]

@@ -83,13 +83,14 @@ def test_the_verdict_in_a_notebook_is_a_table_with_the_cells_of_the_text(sweep):
     assert str(shown).startswith("Beware: few.\nP <falls>.\n  anchor ")  # text in a terminal
 
 
+@pytest.mark.slow
 def test_names_of_model_and_data_are_no_markup_in_a_notebook(sweep):
     record = {
         **sweep.record,
         "model": {"name": "<script>m</script>"},
         "data": {"name": "<img src=x>"},
     }
-    page = replace(sweep, record=record)._repr_html_()
+    page = replace(sweep, record=record, _memo={})._repr_html_()
     assert "&lt;script&gt;m&lt;/script&gt; on &lt;img src=x&gt;, n = 5" in page
     assert "<script" not in page
     assert "<img" not in page

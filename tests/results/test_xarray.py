@@ -55,6 +55,7 @@ def test_the_labelled_array_is_delta_p_with_its_controls(sweeps):
     assert str(array[3]["question_id"].item()) == one["question_id"].iloc[0]
 
 
+@pytest.mark.slow
 def test_a_missing_xarray_names_the_extra(sweeps, monkeypatch):
     there = importlib.util.find_spec
     monkeypatch.setattr(
@@ -88,6 +89,7 @@ def test_a_loaded_run_computes_no_curve_and_no_contrast(sweeps, run, monkeypatch
         assert (len(loaded.contrasts()), loaded.findings) == stored
 
 
+@pytest.mark.slow
 def test_the_record_has_findings_as_data(sweeps, run):
     entries = json.loads(
         (run / "run.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON")

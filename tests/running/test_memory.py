@@ -73,6 +73,7 @@ def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
     assert in_use.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_a_sweep_looks_in_every_layer(engine, tiny_model, monkeypatch):
     looks = []

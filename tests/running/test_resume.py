@@ -117,6 +117,7 @@ def elsewhere(monkeypatch, **changes):
     monkeypatch.setattr(driver, "environment", lambda *args: {**there(*args), **changes})
 
 
+@pytest.mark.slow
 def test_a_shard_of_other_weights_is_refused(parts, tiny, tiny_model, tmp_path):
     """A file that was copied from another run: its name, its hash and its rows are in order."""
     other, out = al.load_model(str(tiny("llama")), device="cpu"), tmp_path / "out"

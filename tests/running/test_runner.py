@@ -44,6 +44,7 @@ def test_the_plan_is_told_before_anything_is_measured_and_what_on_plan_raises_st
     )
 
 
+@pytest.mark.slow
 def test_the_short_way_is_the_driver_with_a_specification(tiny_model, plain):
     spec = al.Swap(**OPTIONS)
     long = run(SWAP, tiny_model("llama"), capitals(6), spec)

@@ -90,6 +90,7 @@ def test_fewer_edges_than_candidates_leave_nothing_to_miss(tiny_model):
     assert len(found.candidates) == len(found.scores.anchors) == len(found.table())
 
 
+@pytest.mark.slow
 def test_the_cost_is_planned_before_anything_is_measured(tiny_model, monkeypatch):
     model = tiny_model("llama")
     plans = []

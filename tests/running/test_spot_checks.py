@@ -142,6 +142,7 @@ def test_little_memory_checks_cell_by_cell(tiny_model, passes):
     assert result.record["checks"]["largest_difference"] < 1e-3
 
 
+@pytest.mark.slow
 def test_half_precision_has_a_larger_noise_floor(tiny, plain):
     record = sweep(
         load_model(str(tiny("llama")), device="cpu", dtype="bfloat16"), n_spot_checks=16

@@ -343,6 +343,7 @@ def test_all_cells_can_be_measured_again(written, tiny_model):
     assert "because no cell was measured" in verify(written("swap"), tiny_model, cells=0).limits[0]
 
 
+@pytest.mark.slow
 def test_each_file_is_checked(copied):
     run = copied("knockout")
     for file in sorted(run.rglob("*")):

@@ -85,6 +85,7 @@ def test_stability_is_the_share_of_resamples():
     assert select_often(values, draws, 2).tolist() == pytest.approx([1, 1 / 3, 2 / 3])
 
 
+@pytest.mark.slow
 def test_a_consensus_ranks_by_stability(sweep):
     circuit = sweep.circuit(30, rule="consensus", n_resamples=50)
     shares = circuit.table()["stability"]
@@ -491,6 +492,7 @@ def test_a_circuit_by_position_is_drawn_and_pruned(tiny_model):
     assert al.plot_circuit(circuit).data
 
 
+@pytest.mark.slow
 def test_what_a_circuit_by_segment_cannot_do_says_so(by_segment, tiny_model, tmp_path):
     circuit = by_segment.circuit(5)
     with pytest.raises(InputError, match="by='all'"):

@@ -74,6 +74,7 @@ def test_delta_p_of_single_samples(again, chosen, control):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", CONTROLS)
 def test_pathways_of_single_rows(again, chosen, control):
     own = again.samples[again.samples["control"] == control]

@@ -230,6 +230,7 @@ def test_nothing_is_claimed_without_controls_or_groups_or_where_a_control_moves_
     assert result.contrasts()["sim_low"].isna().all() == few
 
 
+@pytest.mark.slow
 def test_groups_count_not_pairs():
     effects = world("effect", 30)
     assert not made(effects, groups=[f"g{i % 9}" for i in range(30)]).findings.claims

@@ -55,6 +55,7 @@ def test_every_cell_gets_the_row_of_its_pair(tiny_model, engine):
     assert befores.nunique() == len(ROWS)
 
 
+@pytest.mark.slow
 def test_a_function_of_the_logits_alone_gets_no_row(tiny_model):
     def scaled(logits, scale=2.0):
         return scale * mass_above_four(logits)
@@ -69,6 +70,7 @@ def test_a_function_of_the_logits_alone_gets_no_row(tiny_model):
         patch_sweep(model, pairs, metric=lambda logits, row, more: 0.0, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_metric_that_changes_its_row_changes_no_other_cell(tiny_model):
     def greedy(logits, row):
         row["year"] = int(row["year"]) + 1

@@ -60,6 +60,7 @@ def sweep(tiny_model):
     return patch_sweep(tiny_model("gpt2"), load_pairs(MANY), **OPTIONS)
 
 
+@pytest.mark.slow
 def test_the_last_stream_of_the_clean_run_gives_the_clean_metric(tiny_model):
     model = tiny_model("gpt2")
     layer = model.cfg.n_layers - 1
@@ -122,6 +123,7 @@ def test_the_controls_take_another_pair_or_a_random_direction(tiny_model, sweep)
     assert (moved.abs() > 1e-3).any()
 
 
+@pytest.mark.slow
 def test_the_printed_table_is_not_broken_into_blocks_and_has_the_words_of_a_reader(sweep):
     """Pandas moved the last columns below the others, and the heads were names of columns."""
     title, table = sweep.protocol.table([sweep])

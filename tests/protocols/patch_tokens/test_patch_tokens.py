@@ -74,6 +74,7 @@ def test_delta_p_of_single_cells_from_the_files_alone(request, tiny_model, tmp_p
     again.check(p.groupby("control").sample(3, random_state=1), atol)
 
 
+@pytest.mark.slow
 def test_what_is_replaced_and_by_what(tiny_model, sweep):
     """From the examples alone."""
     tokenizer, frame = tiny_model("llama").tokenizer, sweep.examples()
@@ -175,6 +176,7 @@ def test_base_rows_are_true_and_predicted_true(sweep, everyone):
     assert set(everyone.examples().query("role == 'base'")["label"]) == {0, 1}
 
 
+@pytest.mark.slow
 def test_rates_of_flips_and_the_gap_of_pathways_stand_among_the_contrasts(everyone):
     by = everyone.contrasts().set_index(["quantity", "control", "layer"])["value"]
     for layer in everyone.layers:

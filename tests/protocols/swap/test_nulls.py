@@ -306,6 +306,7 @@ def test_draws_of_norm_matched_are_stored_and_averaged(tiny_model):
         assert curve.loc[anchor, "effect"] == pytest.approx(per_row.mean())
 
 
+@pytest.mark.slow
 def test_directions_are_differences_of_rows_without_the_answers(tiny_model):
     options = QUIET | {"null": "norm_matched", "n_donors": 1, "align": "last", "layers": (1,)}
     made = al.swap_sweep(tiny_model("llama"), capitals(), **options)
