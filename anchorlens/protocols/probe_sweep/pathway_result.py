@@ -114,17 +114,33 @@ class PathwayResult(SweepResult):
 
     @property
     def draws(self) -> Resamples:
-        """Bootstrap resamples of clusters, shared by all curves, gaps and AUCs of the sweep."""
+        """Bootstrap resamples of clusters, shared by all curves, gaps and AUCs after a change."""
         if "draws" not in self._memo:
-            config = self.record["config"]
-            ids = self._base["question_id"].to_numpy()
-            self._memo["draws"] = Resamples.of(
-                ids,
-                clusters=self.clusters.of(ids),
-                n_resamples=config["n_resamples"],
-                seed=config["seed"],
-            )
+            self._memo["draws"] = self._draws_of_clusters(self.clusters)
         return self._memo["draws"]
+
+    @property
+    def clean_draws(self) -> Resamples:
+        """Bootstrap resamples for values of the clean rows alone, such as the AUC of the clean
+        probe: rows that share a donor are not drawn together, because no donor takes part.
+        """
+        if not self.clusters.is_by_donor:
+            return self.draws
+        if "clean_draws" not in self._memo:
+            clusters = find_clusters(self._samples.assign(donor_id=""))
+            self._memo["clean_draws"] = self._draws_of_clusters(clusters)
+        return self._memo["clean_draws"]
+
+    def _draws_of_clusters(self, clusters: Clusters) -> Resamples:
+        """Return resamples of clusters of the measured rows."""
+        config = self.record["config"]
+        ids = self._base["question_id"].to_numpy()
+        return Resamples.of(
+            ids,
+            clusters=clusters.of(ids),
+            n_resamples=config["n_resamples"],
+            seed=config["seed"],
+        )
 
     def tables(self, metric: str = P) -> dict[str, ControlArrays]:
         """Return control -> arrays, ``none`` first; averaged over donors and over the draws of a
@@ -202,14 +218,15 @@ class PathwayResult(SweepResult):
             draws = [self._table(draw) for draw in _draws_of(samples, name)]
             # Other controls are read by the probe of `none` and share its clean AUC.
             if name in ("none", SHUFFLED, CROSS_FOLD):
-                clean = [self.draws.aucs(t.before, self.labels) for t in draws]
+                clean = [self.clean_draws.aucs(t.before, self.labels) for t in draws]
                 estimates.append(("auc", name, _mix_draws(clean)))
             after = [self.draws.aucs(t.after, self.labels) for t in draws]
             estimates.append(("auc_after", name, _mix_draws(after)))
         scores = self._qa_text_scores()
         if scores is not None:
             clean = self.tables()["none"].before
-            beyond = self.draws.aucs(clean, self.labels, minus=np.broadcast_to(scores, clean.shape))
+            text = np.broadcast_to(scores, clean.shape)
+            beyond = self.clean_draws.aucs(clean, self.labels, minus=text)
             estimates.append(("auc_beyond_text", "none", beyond))
         return estimates
 

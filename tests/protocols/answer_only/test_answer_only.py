@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import anchorlens as al
@@ -357,6 +358,29 @@ def test_the_finding_is_the_difference_of_p_with_its_interval(sweep, other, stat
         ("p_after", status, f"{100 * (other or 0.45):.1f}")
     ]
     assert any(note.startswith("AUC 1.00, answer only 0.50 [") for note in findings.notes)
+
+
+def test_the_auc_of_the_clean_probe_is_drawn_without_donors(sweep):
+    """Otherwise few donors of many questions make the AUC too uncertain for any claim."""
+
+    def two_by_two(samples, labels):
+        pair = pd.factorize(samples["question_id"])[0] // 2
+        other = samples["control"] == OTHER
+        samples["donor_id"] = np.where(other, np.char.add("donor ", pair.astype(str)), None)
+        return samples
+
+    def alone(samples, labels):
+        return samples.assign(donor_id=None)
+
+    by_donor, by_question = made(sweep, two_by_two), made(sweep, alone)
+    assert by_donor.clusters.is_by_donor
+    assert not by_question.clusters.is_by_donor
+    ends = ["layer", "quantity", "control", "value", "ci_low", "ci_high", "n_clusters"]
+    tables = [one.contrasts(all_columns=True)[ends] for one in (by_donor, by_question)]
+    aucs = [one[(one["quantity"] == "auc") & (one["control"] == "none")] for one in tables]
+    pd.testing.assert_frame_equal(*(one.reset_index(drop=True) for one in aucs))
+    n_drawn = [one.query("quantity == 'p_after'")["n_clusters"].max() for one in tables]
+    assert n_drawn[0] < n_drawn[1]
 
 
 def test_an_answer_that_tells_without_its_question_is_warned_of(sweep):
