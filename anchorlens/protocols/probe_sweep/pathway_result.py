@@ -121,8 +121,8 @@ class PathwayResult(SweepResult):
 
     @property
     def clean_draws(self) -> Resamples:
-        """Bootstrap resamples for values of the clean rows alone, such as the AUC of the clean
-        probe: rows that share a donor are not drawn together, because no donor takes part.
+        """Bootstrap resamples for values in which no donor takes part, such as the AUC of the clean
+        probe: rows that share a donor are not drawn together.
         """
         if not self.clusters.is_by_donor:
             return self.draws
@@ -220,7 +220,9 @@ class PathwayResult(SweepResult):
             if name in ("none", SHUFFLED, CROSS_FOLD):
                 clean = [self.clean_draws.aucs(t.before, self.labels) for t in draws]
                 estimates.append(("auc", name, _mix_draws(clean)))
-            after = [self.draws.aucs(t.after, self.labels) for t in draws]
+            has_donors = bool(samples["donor_id"].fillna("").ne("").any())
+            resamples = self.draws if has_donors else self.clean_draws
+            after = [resamples.aucs(t.after, self.labels) for t in draws]
             estimates.append(("auc_after", name, _mix_draws(after)))
         scores = self._qa_text_scores()
         if scores is not None:

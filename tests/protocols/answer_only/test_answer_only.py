@@ -377,7 +377,10 @@ def test_the_auc_of_the_clean_probe_is_drawn_without_donors(sweep):
     assert not by_question.clusters.is_by_donor
     ends = ["layer", "quantity", "control", "value", "ci_low", "ci_high", "n_clusters"]
     tables = [one.contrasts(all_columns=True)[ends] for one in (by_donor, by_question)]
-    aucs = [one[(one["quantity"] == "auc") & (one["control"] == "none")] for one in tables]
+    is_auc = [
+        one["quantity"].isin(["auc", "auc_after"]) & (one["control"] == "none") for one in tables
+    ]
+    aucs = [one[own] for one, own in zip(tables, is_auc, strict=True)]
     pd.testing.assert_frame_equal(*(one.reset_index(drop=True) for one in aucs))
     n_drawn = [one.query("quantity == 'p_after'")["n_clusters"].max() for one in tables]
     assert n_drawn[0] < n_drawn[1]
