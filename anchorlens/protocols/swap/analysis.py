@@ -17,6 +17,7 @@ from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_TYPES
 from anchorlens.statistics.bands import auc_band
+from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.resamples import Resamples
 
 # Fraction of rows with fewer null slots above which a null is reported as weaker than the swap.
@@ -158,8 +159,13 @@ def _auc(result: SweepResult, events: Mapping[str, float] | None) -> dict[str, A
     if events is None or config.get("direction") == "denoising":
         return {}
     before = result.samples(all_columns=True).drop_duplicates("example_id")
+    # No donor takes part in a clean AUC, so rows that share one are not drawn together.
+    clusters = find_clusters(before.assign(donor_id=""))
     draws = Resamples.of(
-        before["question_id"], n_resamples=config["n_resamples"], seed=config["seed"]
+        before["question_id"],
+        clusters=clusters.of(before["question_id"]),
+        n_resamples=config["n_resamples"],
+        seed=config["seed"],
     )
     labels = before["example_id"].map(events).to_numpy(dtype=np.float64)
     cross_fitted = len(result.record["probe"].get("probe_layers", ())) > 1

@@ -1,6 +1,9 @@
 """Swaps that are read by a truth probe at k*, or by the model's own word."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -172,3 +175,22 @@ def test_p_before_is_what_delta_p_starts_from(tiny_model, readout, kind):
     assert curve["value_before"] + curve["effect"] / 100 == pytest.approx(
         np.where(up, after, 1 - after).mean()
     )
+
+
+@pytest.mark.slow
+def test_the_clean_auc_is_drawn_by_relations_and_not_by_donors(tiny_model):
+    swap = al.swap_sweep(tiny_model("llama"), SMALL, readout="p_true", layers=[0], **OPTIONS)
+    number = pd.factorize(swap._samples["question_id"])[0]
+    # Two questions each, of one relation or of one donor.
+    names = pd.Series(number // 2, index=swap._samples.index).map("name {}".format)
+    assert names.nunique() >= 10
+
+    def ends(**columns):
+        other = replace(swap, _samples=swap._samples.assign(**columns), _memo={})
+        return tuple(other.curves(all_columns=True)[["auc", "auc_low", "auc_high"]].iloc[0])
+
+    by_question = ends(cluster="")
+    by_relation = ends(cluster=names)
+    assert by_relation[0] == by_question[0]
+    assert by_relation != by_question
+    assert ends(cluster="", donor_id=names) == by_question
