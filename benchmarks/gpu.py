@@ -173,11 +173,8 @@ def random_model(
     config: PretrainedConfig, device: torch.device, dtype: torch.dtype
 ) -> HookedTransformer:
     """Make a HookedTransformer of this shape with random weights."""
-    cfg = make_hooked_config(config, str(device), dtype, "random")
     generator = torch.Generator(device).manual_seed(0)
-    with torch.device(device), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False)
+    model = empty_model(config, device, dtype)
     for name, parameter in model.named_parameters():
         if name.endswith(".w"):
             parameter.data.fill_(1.0)
@@ -185,7 +182,30 @@ def random_model(
             parameter.data.zero_()
         else:
             parameter.data.normal_(std=0.02, generator=generator)
-    return torch.nn.Module.to(model, device).eval()
+    return torch.nn.Module.to(model, device)
+
+
+def empty_model(
+    config: PretrainedConfig, device: torch.device, dtype: torch.dtype
+) -> HookedTransformer:
+    """Make a HookedTransformer of this shape, whose weights have no values yet and lie in memory as
+    those of a loaded model: matrices are views of transposed ones.
+    """
+    where = "cpu" if device.type == "meta" else str(device)
+    cfg = make_hooked_config(config, where, dtype, "random")
+    with torch.device(device), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = HookedTransformer(cfg, move_to_device=False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("W_O"):
+            stored = torch.empty_like(
+                parameter.permute(2, 0, 1), memory_format=torch.contiguous_format
+            )
+            parameter.data = stored.permute(1, 2, 0)
+        elif "W_" in name.rpartition(".")[2] and name != "embed.W_E":
+            stored = torch.empty_like(parameter.mT, memory_format=torch.contiguous_format)
+            parameter.data = stored.mT
+    return model.eval()
 
 
 def random_job(

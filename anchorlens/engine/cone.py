@@ -187,10 +187,9 @@ class ConeEngine(Engine):
 
         If the output of a head is not what it should be, its difference is added.
         """
-        for swap, metrics, own_of_swap in zip(batch.swaps, after, own, strict=True):
-            assert swap.streams is not None  # patches of z have them
-            expected = evidence_of_streams(self.adapter, batch, swap, swap.streams, "z").total
-            metrics.values[LANDED].add_((own_of_swap - expected)[list(layers), None])
+        expected = evidence_of_streams(self.adapter, batch, batch.swaps, "z")
+        for one, metrics, own_of_swap in zip(expected, after, own, strict=True):
+            metrics.values[LANDED].add_((own_of_swap - one.total)[list(layers), None])
 
     @override
     def knockout_states(

@@ -13,7 +13,7 @@ from torch import Tensor
 from anchorlens.engine.attention_group import AttentionGroup
 from anchorlens.engine.cone_layout import Cut
 from anchorlens.models.blocks import Block
-from anchorlens.models.devices import half_on_cpu
+from anchorlens.models.devices import half_on_cpu, on
 
 LaneHeads = Float[Tensor, "lane token head d_head"]
 LaneKeys = Float[Tensor, "lane token kv_head d_head"]
@@ -255,10 +255,3 @@ def wide(heads: Float[Tensor, "*token head d_head"]) -> Float[Tensor, "*token he
     longer than the product.
     """
     return heads.float() if half_on_cpu(heads.device, heads.dtype) else heads
-
-
-def on(device: torch.device, table: Tensor) -> Tensor:
-    """Move a tensor to a device; copies to a GPU are pinned and asynchronous."""
-    if device.type == "cuda" and not table.is_cuda:
-        return table.pin_memory().to(device, non_blocking=True)
-    return table.to(device)

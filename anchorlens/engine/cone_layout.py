@@ -10,6 +10,7 @@ starting layer.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -17,12 +18,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.attention_group import AttentionGroup
+from anchorlens.models.devices import on
 
-# Limits of cell groups whose attention is computed together: tokens of a lane with padding, keys of
-# clean rows that are copied for their rows, and the ratio of padded to real tokens.
-TOGETHER = 64
-COPIED = 1024
-PADDED = 1.5
+
+class JointAttention(NamedTuple):
+    """Limits of cell groups whose attention is computed together.
+
+    Attributes:
+        tokens: Tokens of a lane, with padding.
+        copied: Keys of clean rows that are copied for their rows.
+        padded: Ratio of padded to real tokens.
+    """
+
+    tokens: int
+    copied: int
+    padded: float
+
+
+# A GPU waits for its operations to be launched, about twenty for each group in each block.
+JOINT_ATTENTION = {
+    "cpu": JointAttention(64, 1024, 1.5),
+    "cuda": JointAttention(2048, 2**16, 2.0),
+    "mps": JointAttention(512, 2**14, 2.0),
+}
+
+
+def joint_attention(device: torch.device) -> JointAttention:
+    """Return the limits for a device."""
+    return JOINT_ATTENTION.get(device.type, JOINT_ATTENTION["cpu"])
 
 
 @dataclass(frozen=True)
@@ -272,12 +295,13 @@ class PatchIndex:
         order = kept.cumsum(0) - 1
         given = kept[self.streams_at]
         moved = kept[self.moved_at]
+        # Indices instead of masks, for whose number of entries the host would wait.
         streams = self.streams
         if streams is not None:
-            streams = streams[:, given.to(streams.device)]
+            streams = streams[:, on(streams.device, given.nonzero()[:, 0])]
         directions = self.directions
         if directions is not None:
-            directions = directions[:, moved.to(directions.device)]
+            directions = directions[:, on(directions.device, moved.nonzero()[:, 0])]
         return PatchIndex(
             cell=cell_slot[self.cell[kept]],
             clean=torch.where(self.clean < 0, -1, clean_slot[self.clean])[kept],
@@ -347,20 +371,20 @@ class Layout:
             tokens += [cells.first + token for token in cells.reads.tokens]
         return torch.tensor(tokens, dtype=torch.long)
 
-    def attention_ranges(self) -> list[range]:
+    def attention_ranges(self, limits: JointAttention) -> list[range]:
         """Return ranges of neighbouring cell groups whose attention is computed together: several
         if they are small and not cut.
         """
         ranges: list[range] = []
         for i in range(len(self.cell_groups)):
             longer = range(ranges[-1].start if ranges else 0, i + 1)
-            if ranges and not self.cuts and self._is_small(longer):
+            if ranges and not self.cuts and self._is_small(longer, limits):
                 ranges[-1] = longer
             else:
                 ranges.append(range(i, i + 1))
         return ranges
 
-    def _is_small(self, numbers: range) -> bool:
+    def _is_small(self, numbers: range, limits: JointAttention) -> bool:
         """Return whether computing the attention of neighbouring cell groups together saves
         time.
         """
@@ -372,7 +396,8 @@ class Layout:
                 lengths.append(end - start)
         padded = len(lengths) * max(lengths)
         copied = len(lengths) * (max(starts) - len(self.clean_rows.prefix))
-        return padded <= min(TOGETHER, PADDED * sum(lengths)) and copied <= COPIED
+        most = min(limits.tokens, limits.padded * sum(lengths))
+        return padded <= most and copied <= limits.copied
 
     def attention(self, numbers: range) -> AttentionGroup:
         """Return the attention group of neighbouring cell groups; keys and values are those of all

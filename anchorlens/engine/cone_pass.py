@@ -5,7 +5,6 @@ A :class:`Pass` runs one block at a time, so several passes can share a layer: s
 read once for all of them.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,15 +13,16 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_attention import CleanKeys, GroupAttention, PrefixKeys, on, wide
+from anchorlens.engine.cone_attention import CleanKeys, GroupAttention, PrefixKeys, wide
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.device_index import DeviceIndex, DevicePatches
-from anchorlens.engine.landing import code, project
 from anchorlens.engine.lanes import Lanes
 from anchorlens.engine.patches import OnProgress, no_progress
 from anchorlens.engine.turning import turn
+from anchorlens.engine.written_evidence import WrittenEvidence
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
+from anchorlens.models.devices import on
 
 Tokens = Float[Tensor, "token d_model"]
 # Streams whose number of tokens changes within a function.
@@ -89,12 +89,8 @@ class Pass:
         rows = layout.clean_rows
         self.new_prefix = Prefix((*rows.prefix, *rows.ids.tolist()), [], []) if keep else None
         self.last_position = max([int(rows.positions.max()), *layout.cell_positions])
-        # Evidence of what was written: cell group of each patch, first lane, and the terms, [lane
-        # patch] on the device.
-        self._evidence: list[tuple[Int[Tensor, "patch"], int, Float[Tensor, "lane patch"]]] = []
+        self._written = WrittenEvidence(adapter.n_layers)
         self.index = DeviceIndex.of(layout, adapter.device, site)
-        # Group, row and position of the tokens of a lane, of the layout for which they were made.
-        self._places: tuple[Layout, tuple[Tensor, Tensor, Tensor]] | None = None
         # Index tables of all blocks are made before the first one, so that no block waits for them.
         self._prepare(self.index.groups)
         self._last: _LastTables | None = None
@@ -277,7 +273,7 @@ class Pass:
         values = self._patch_values(patches, layer, lambda tokens: x[tokens])
         for first, stop in ranges:
             cells[first:stop, patches.cell] = values
-            self._add_evidence(layer, first, cells[first:stop, patches.cell])
+            self._written.add(self.index, layer, first, cells[first:stop, patches.cell])
 
     def _patch_behind(
         self,
@@ -322,7 +318,7 @@ class Pass:
                 values = self._patch_values(patches, block.layer, clean_values)
                 values = values.repeat(len(lanes), 1)
                 written = values.view(len(lanes), -1, values.shape[-1])
-            self._add_evidence(block.layer, first, written)
+            self._written.add(index, block.layer, first, written)
             out[tokens.flatten()] = self._stream_at(block, streams, heads, wanted, site, values)
 
     @staticmethod
@@ -333,44 +329,11 @@ class Pass:
         assert patches.streams is not None  # patches of z have them
         table[:, patches.entry, patches.heads] = patches.streams[layer].to(table.dtype)
 
-    def _add_evidence(
-        self, layer: int, first_lane: int, values: Float[Tensor, "lane patch width"]
-    ) -> None:
-        """Add activations that were written in a layer to the evidence of their cells."""
-        patches = self.layout.patches
-        assert patches is not None  # the caller has written some
-        if self._places is None or self._places[0] is not self.layout:
-            self._places = self.layout, self._places_of_cells()
-        group, row, position = self._places[1]
-        at = patches.cell
-        heads = 0 if patches.heads is None else patches.heads
-        device = self.index.device
-        terms = project(values, device) * code(layer, row[at], position[at], heads, device)
-        self._evidence.append((group[at], first_lane, terms))
-
     def evidence(self) -> Float[Tensor, "cell_group lane"]:
         """Return the evidence of the patches of each cell group in each lane
         (:mod:`anchorlens.engine.landing`), on the CPU.
         """
-        n_groups = len(self.layout.cell_groups)
-        out = torch.zeros(n_groups, len(self.lanes.start), dtype=torch.float64, device="cpu")
-        for group, first, terms in self._evidence:
-            out[:, first : first + len(terms)].index_add_(0, group, terms.double().cpu().T)
-        return out
-
-    def _places_of_cells(
-        self,
-    ) -> tuple[Int[Tensor, "token"], Int[Tensor, "token"], Int[Tensor, "token"]]:
-        """Return cell group, row and position of each token of a lane."""
-        groups: list[int] = []
-        rows: list[int] = []
-        positions: list[int] = []
-        for number, cells in enumerate(self.layout.cell_groups):
-            for token, position in zip(cells.queries, cells.positions, strict=True):
-                groups.append(number)
-                rows.append(cells.rows[bisect_right(cells.offsets, token) - 1])
-                positions.append(position)
-        return torch.tensor(groups), torch.tensor(rows), torch.tensor(positions)
+        return self._written.table(len(self.layout.cell_groups), len(self.lanes.start))
 
     def _patch_values(
         self,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from anchorlens.engine.cone_layout import COPIED, PADDED, TOGETHER
+from anchorlens.engine.cone_layout import JointAttention, joint_attention
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, MOST_EVEN, ONEDNN_TOKENS, WIDE_SLICE
 from anchorlens.models.devices import (
@@ -89,17 +89,91 @@ class PassSize:
         return sum(group.tokens for group in self.cell_groups)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PassMemory:
+    """Upper estimate of a cone pass's peak memory on one device beside the weights, in bytes.
+
+    Attributes:
+        streams: Residual streams before a block.
+        block: What is widest within a block beside them: queries, keys, values and attention
+            scores, or the streams after the block and the inside of its MLP.
+        logits: What is widest when the last block is done: a slice of the logits that are read.
+        prefix: Keys and values of the tokens that all rows begin with.
+        states: States that are read.
+        kernels: Kernels that oneDNN keeps on a CPU.
+    """
+
+    streams: int
+    block: int
+    logits: int
+    prefix: int
+    states: int
+    kernels: int
+
+    @property
+    def reserve(self) -> int:
+        """What allocators keep, half as much as the tensors, and the buffers of libraries."""
+        return int((SLACK - 1) * self._tensors) + BUFFERS
+
+    @property
+    def total(self) -> int:
+        """All of it: streams and block are there while blocks run, and logits after them."""
+        return self._tensors + self.kernels + self.reserve
+
+    @property
+    def _tensors(self) -> int:
+        return max(self.streams + self.block, self.logits) + self.prefix + self.states
+
+
 def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> int:
     """Return an upper estimate of a cone pass's peak memory on one device, without the model, in
     bytes.
     """
-    heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
+    return pass_memory(shape, device, size, lanes).total
+
+
+def pass_memory(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> PassMemory:
+    """Return the terms of :func:`pass_bytes`."""
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
+    heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
+    # Queries, keys, values, heads' outputs and a rotated half of the queries.
+    of_attention = tokens * int(2.5 * heads + 2.5 * kv)
+    of_attention += _attention_entries(shape, device, size, lanes)
+    # Heads' outputs, the streams after the block, and what a slice of tokens takes.
+    of_slice = 3 * (shape.d_mlp or shape.d_model) + 4 * shape.d_model
+    sliced = min(tokens, MLP_SLICE.get(device.type, MLP_SLICE["cpu"]))
+    of_mlp = tokens * (heads + shape.d_model) + sliced * of_slice
+    read_cells = (1 + lanes * len(size.cell_groups)) * size.reads
+    rows, columns = READ_SLICE.get(device.type, READ_SLICE["cpu"])
+    logits = min(read_cells, rows) * (3 * min(columns, shape.d_vocab) + 12 * shape.d_model) * 4
+    if shape.item < 4:  # a slice of the unembedding in float32
+        logits += columns * shape.d_model * 4
+    if half_in_float32(device, shape.dtype):
+        logits += WIDE_SLICE * 4
+    return PassMemory(
+        streams=shape.item * tokens * shape.d_model,
+        block=shape.item * max(of_attention, of_mlp),
+        logits=logits,
+        prefix=shape.item * 2 * shape.layers_together * kv * size.prefix,
+        states=3 * read_cells * shape.d_model * max(shape.item, 4),
+        kernels=kernel_bytes(shape, device, tokens),
+    )
+
+
+def _attention_entries(shape: Shape, device: torch.device, size: PassSize, lanes: int) -> int:
+    """Return the number of entries that the attention of a pass holds at most, beside queries, keys
+    and values of all tokens.
+    """
+    heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
+    limits = joint_attention(device)
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
+    copied = 0
     if len(size.cell_groups) > 1:  # small ones are padded to one width together
-        small = [group for group in groups if _fits_joint_padding(*group)]
-        together = min(TOGETHER, int(PADDED * sum(padded for padded, _, _ in small)))
+        small = [group for group in groups if _fits_joint_padding(limits, *group)]
+        padded = sum(padded for padded, _, _ in small)
+        together = min(limits.tokens, int(limits.padded * padded))
         groups += [(together, width, keys + width) for _, width, keys in small if len(small) > 1]
+        copied = min(limits.copied, sum(rows * keys for _, rows, _, keys in size.cell_groups))
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
     scores = max(
         [
@@ -107,34 +181,11 @@ def pass_bytes(shape: Shape, device: torch.device, size: PassSize, lanes: int) -
             *(lanes * padded * keys for padded, _, keys in groups),
         ]
     )
-    attention = (
-        widest * (3 * heads + 2 * kv)
-        + 3 * shape.n_heads * scores
-        + (4 * kv * COPIED if len(size.cell_groups) > 1 else 0)
-    )
+    attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores + 4 * kv * copied
     if half_on_cpu(device, shape.dtype):  # attention has float32 copies
+        tokens = size.prefix + size.clean_tokens + lanes * size.lane
         attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
-    tables = tokens * (2 * shape.d_model + 3 * heads + 3 * kv) + attention
-    inner = (
-        3
-        * min(tokens, MLP_SLICE.get(device.type, MLP_SLICE["cpu"]))
-        * (shape.d_mlp or shape.d_model)
-    )
-    mlp = 5 * tokens * shape.d_model + inner
-    prefix = 2 * shape.layers_together * kv * size.prefix
-    read_cells = (1 + lanes * len(size.cell_groups)) * size.reads
-    rows, columns = READ_SLICE.get(device.type, READ_SLICE["cpu"])
-    table = min(read_cells, rows) * (3 * min(columns, shape.d_vocab) + 12 * shape.d_model) * 4
-    reads = 3 * read_cells * shape.d_model * max(shape.item, 4) + table
-    if shape.item < 4:  # a slice of the unembedding in float32
-        reads += columns * shape.d_model * 4
-    if half_in_float32(device, shape.dtype):
-        reads += WIDE_SLICE * 4
-    return (
-        int(SLACK * (shape.item * (max(tables, mlp) + prefix) + reads))
-        + kernel_bytes(shape, device, tokens)
-        + BUFFERS
-    )
+    return attention
 
 
 def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
@@ -149,9 +200,9 @@ def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
     return 0
 
 
-def _fits_joint_padding(padded: int, width: int, keys: int) -> bool:
+def _fits_joint_padding(limits: JointAttention, padded: int, width: int, keys: int) -> bool:
     """Return whether a group of cells is small enough to be padded together with others."""
-    return padded < TOGETHER and padded * keys // width <= COPIED
+    return padded < limits.tokens and padded * keys // width <= limits.copied
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_attention import GroupAttention, on
-from anchorlens.engine.cone_layout import Layout, PatchIndex
+from anchorlens.engine.cone_attention import GroupAttention
+from anchorlens.engine.cone_layout import Layout, PatchIndex, joint_attention
+from anchorlens.models.devices import on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,7 @@ class DeviceIndex:
         """
         clean = slice(0, self.n_clean)
         groups = [GroupAttention(queries.clean_rows.attention, self.device, clean)]
-        for numbers in queries.attention_ranges():
+        for numbers in queries.attention_ranges(joint_attention(self.device)):
             first = self.layout.cell_groups[numbers.start].first
             stop = self.layout.cell_groups[numbers[-1]].stop
             cut = queries.cuts[numbers.start] if queries.cuts else None

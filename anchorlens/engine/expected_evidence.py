@@ -11,15 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_attention import on
 from anchorlens.engine.cone_plans import SwapPlan
 from anchorlens.engine.hooked_passes import by_head, last_stream
-from anchorlens.engine.landing import code, evidence_dtype, project
+from anchorlens.engine.landing import code, project, projection
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows
 from anchorlens.engine.turning import turn
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
+from anchorlens.models.devices import on
 from anchorlens.prompts.batches import pad_rows
-from anchorlens.typing import SlotStreams
 
 # Sites before the keys and values of their block: all patches are written, whatever is read.
 _WITHIN_ATTENTION = ("q", "k", "v", "pattern")
@@ -47,29 +46,46 @@ class Evidence:
 def evidence_of_streams(
     adapter: Adapter,
     batch: SwapBatch,
-    swap: AnchorSwap,
-    streams: SlotStreams,
+    swaps: Sequence[AnchorSwap],
     site: SiteLike,
     layers: Sequence[int] | None = None,
-) -> Evidence:
-    """Return the evidence that a swap with given activations should leave.
+) -> list[Evidence]:
+    """Return the evidence that swaps with given activations should leave.
 
     Args:
         adapter: The model.
         batch: The batch.
-        swap: A swap of the batch.
-        streams: Activations that it patches in, [layer example slot d_model], of head sites (head
-            d_head).
+        swaps: Swaps of the batch, with ``streams`` [layer example slot d_model], of head sites
+            (head d_head).
         site: Patched site.
         layers: Layers whose evidence is needed; that of the others is 0. If None, all.
     """
-    patches = _Patches(adapter, batch, swap, site)
-    layers = range(adapter.n_layers) if layers is None else layers
-    values = streams[list(layers)][:, patches.row, patches.slot]
-    values = values.unflatten(-1, (patches.n_heads, -1))[:, :, patches.heads]
-    for layer, *terms in zip(layers, *_project(values.to(adapter.shape.dtype)), strict=True):
-        patches.add(layer, *terms)
-    return patches.evidence()
+    layers = list(range(adapter.n_layers) if layers is None else layers)
+    found: list[_Patches] = []
+    for swap in swaps:
+        assert swap.streams is not None  # given activations
+        patches = _Patches(adapter, batch, swap, site)
+        by_head = swap.streams.unflatten(-1, (patches.n_heads, -1))[..., patches.heads, :]
+        values = _select(by_head, layers, patches).to(adapter.shape.dtype)
+        patches.add(layers, *_project(values))
+        found.append(patches)
+    return _evidence_of(found)
+
+
+def _select(
+    streams: Float[Tensor, "layer example slot head width"],
+    layers: Sequence[int],
+    patches: "_Patches",
+) -> Float[Tensor, "some patch head width"]:
+    """Return the activations of patches in some layers; no copy where all are patched."""
+    n_layers, n_rows, n_slots = streams.shape[:3]
+    if list(layers) != list(range(n_layers)):
+        streams = streams[on(streams.device, torch.tensor(layers, dtype=torch.long))]
+    flat = patches.row * n_slots + patches.slot
+    streams = streams.flatten(1, 2)
+    if torch.equal(flat, torch.arange(n_rows * n_slots)):
+        return streams
+    return streams[:, on(streams.device, flat)]
 
 
 @torch.no_grad()
@@ -111,7 +127,7 @@ def evidence_of_sources(
             hook = partial(note, layer=layer, rows=rows)
             hooks.append((adapter.hook_name(site, layer), hook))
         last_stream(adapter, pad_rows([*donors[start : rows.stop], *own]), hooks)
-    return [each.evidence() for each in patches]
+    return _evidence_of(patches)
 
 
 def _project(
@@ -120,7 +136,8 @@ def _project(
     """Return the projections of activations (:func:`~anchorlens.engine.landing.project`) and their
     squared norms.
     """
-    return project(values, values.device), values.to(evidence_dtype(values.device)).square().sum(-1)
+    weights = projection(values.shape[-1], values.device)
+    return project(values, weights), values.to(weights.dtype).square().sum(-1)
 
 
 class _Patches:
@@ -145,29 +162,34 @@ class _Patches:
         self.n_layers = adapter.n_layers
         heads = range(self.n_heads) if swap.heads is None else swap.heads
         self.heads = slice(heads.start, heads.stop)
-        self.parts: list[tuple[int, Tensor, Tensor]] = []
+        # Layers, and their sums on the device.
+        self.parts: list[tuple[Sequence[int], Tensor, Tensor]] = []
 
     def add(
         self,
-        layer: int,
-        terms: Float[Tensor, "patch head"],
-        squares: Float[Tensor, "patch head"],
+        layers: Sequence[int],
+        terms: Float[Tensor, "some patch head"],
+        squares: Float[Tensor, "some patch head"],
         some: Int[Tensor, "patch"] | None = None,
     ) -> None:
-        """Add activations that are written in a layer.
+        """Add activations that are written in some layers.
 
         ``terms``, ``squares``: their projections and squared norms; ``some``: their indices among
         all, if they are not all.
         """
         some = torch.arange(len(self.row)) if some is None else some
-        if layer == self.only_reads_at:
-            kept = self.is_read[some]
-            terms = terms[on(terms.device, kept)]
-            squares = squares[on(terms.device, kept)]
-            some = some[kept]
+        device = terms.device
+        if self.only_reads_at in layers:
+            is_written = torch.ones(len(layers), len(some), 1, dtype=torch.bool)
+            is_written[list(layers).index(self.only_reads_at)] = self.is_read[some, None]
+            kept = on(device, is_written)
+            zero = terms.new_zeros(())  # a product with 0 would keep NaN
+            terms = torch.where(kept, terms, zero)
+            squares = torch.where(kept, squares, zero)
         head = torch.arange(self.n_heads)[self.heads]
-        codes = code(layer, self.row[some, None], self.position[some, None], head, terms.device)
-        self.parts.append((layer, (terms * codes).sum(), squares.sum()))
+        layer = torch.tensor(layers)[:, None, None]
+        codes = code(layer, self.row[some, None], self.position[some, None], head, device)
+        self.parts.append((layers, (terms * codes).sum((1, 2)), squares.sum((1, 2))))
 
     def add_sources(
         self,
@@ -195,7 +217,7 @@ class _Patches:
         moved = some[is_moved]
         if len(whole):
             at = self._places(source, whole, rows)
-            self.add(layer, terms[0][at], terms[1][at], whole)
+            self.add([layer], terms[0][at][None], terms[1][at][None], whole)
         if len(moved):
             at = self._places(source, moved, rows)
             base = own[at[0], self.position[moved], self.heads]
@@ -203,7 +225,7 @@ class _Patches:
             for row, slot in zip(self.row[moved].tolist(), self.slot[moved].tolist(), strict=True):
                 directions.append(self.swap.directions[row][layer, slot])
             values = turn(base.flatten(1), other[at].flatten(1), torch.stack(directions))
-            self.add(layer, *_project(values.view_as(base).to(base.dtype)), moved)
+            self.add([layer], *_project(values.view_as(base)[None].to(base.dtype)), moved)
 
     def _places(
         self, source: Slots, some: Int[Tensor, "patch"], rows: range
@@ -212,17 +234,23 @@ class _Patches:
         row = self.row[some]
         return row - rows.start, source.positions[row, self.slot[some]], self.heads
 
-    def evidence(self) -> Evidence:
-        """Return the evidence of what was added."""
-        total = torch.zeros(self.n_layers, dtype=torch.float64, device="cpu")
-        square = torch.zeros_like(total)
-        if self.parts:
-            layers, totals, squares = zip(*self.parts, strict=True)
-            for sums, own in ((total, totals), (square, squares)):
-                # One transfer of all sums, because each waits for the device.
-                together = torch.stack([one.to(own[0].device) for one in own]).double().cpu()
-                sums.index_add_(0, torch.tensor(layers), together)
-        return Evidence(total, square.sqrt())
+
+def _evidence_of(patches: Sequence[_Patches]) -> list[Evidence]:
+    """Return the evidence of what was added to each, copied from the device at once."""
+    parts = [(number, *part) for number, one in enumerate(patches) for part in one.parts]
+    out: list[Evidence] = []
+    for one in patches:
+        zero = torch.zeros(one.n_layers, dtype=torch.float64, device="cpu")
+        out.append(Evidence(zero, zero.clone()))
+    if parts:
+        device = parts[0][2].device
+        sums = [torch.stack([totals, squares]) for _, _, totals, squares in parts]
+        together = torch.cat([one.to(device) for one in sums], 1).cpu().double()
+        sizes = [len(layers) for _, layers, _, _ in parts]
+        for (number, layers, *_), own in zip(parts, together.split(sizes, 1), strict=True):
+            out[number].total.index_add_(0, torch.tensor(layers), own[0])
+            out[number].size.index_add_(0, torch.tensor(layers), own[1])
+    return [Evidence(one.total, one.size.sqrt()) for one in out]
 
 
 def _find_writes(

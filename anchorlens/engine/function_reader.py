@@ -19,13 +19,14 @@ from anchorlens.engine.logits import Logits, Reads, UnreadLogitsError
 from anchorlens.engine.observed_logits import observe
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.devices import index_on
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 LogitMetric: TypeAlias = Callable[[Tensor], Any]
 """Logits [batch pos d_vocab] -> scalar or [batch], as in TransformerLens."""
 ValuesOf: TypeAlias = Callable[[int, Tensor], Float[Tensor, "value"]]
-"""Number of a call and its logits [batch pos d_vocab] -> values, float32 on the CPU."""
+"""Number of a call and its logits [batch pos d_vocab] -> values, float32 on any device."""
 Place: TypeAlias = tuple[int, int]
 """Row of the batch and position."""
 
@@ -162,6 +163,15 @@ class FunctionReader:
         """Position of each state that is kept."""
         return self._index[1]
 
+    @cached_property
+    def _expected(self) -> "list[tuple[list[int], list[int]] | None]":
+        """Rows and tokens of each call that are unembedded for many cells at once."""
+        out: list[tuple[list[int], list[int]] | None] = []
+        for call in self.calls:
+            rows = [row for row, place in enumerate(call.places) if place in self.some]
+            out.append((rows, list(self.tokens)) if rows else None)
+        return out
+
     def everywhere(self) -> "FunctionReader":
         """Return the reader that keeps all positions, so that no value is missed."""
         places: list[Place] = []
@@ -195,13 +205,13 @@ class FunctionReader:
                 found, is_missed = self._values(table, cell, number)
                 values_of_cell.append(found)
                 missed_of_cell.append(torch.full(found.shape, float(is_missed), device="cpu"))
-            values.append(torch.cat(values_of_cell))
-            missed.append(torch.cat(missed_of_cell))
+            values += values_of_cell
+            missed += missed_of_cell
         shape = (*states.shape[:-2], -1)
         return Metrics(
             {
-                self.name: torch.stack(values).reshape(shape),
-                MISSED: torch.stack(missed).reshape(shape),
+                self.name: _copy_to_host(values).reshape(shape),
+                MISSED: torch.cat(missed).reshape(shape),
             }
         )
 
@@ -230,6 +240,7 @@ class FunctionReader:
             table.device,
             rows=lambda rows: table.rows(cell, find(rows)),
             tokens=lambda rows, tokens: table.tokens(cell, find(rows), tokens),
+            expected=self._expected[number],
         )
         try:
             found = observe(lambda observed: self.function(number, observed), logits)
@@ -324,8 +335,8 @@ class _Unembedded:
         self, cell: int, places: Sequence[Place], tokens: Sequence[int]
     ) -> Float[Tensor, "row token"]:
         if self._some.keys() >= set(places) and self._tokens.keys() >= set(tokens):
-            at = torch.tensor(_look_up(self._some, places), device=self.device)
-            columns = torch.tensor(_look_up(self._tokens, tokens), device=self.device)
+            at = index_on(self.device, tuple(_look_up(self._some, places)))
+            columns = index_on(self.device, tuple(_look_up(self._tokens, tokens)))
             return self._some_table(cell)[at[:, None], columns]
         if self._whole.keys() >= set(places):
             return self._whole_table(cell)[_look_up(self._whole, places)][:, list(tokens)]
@@ -375,6 +386,13 @@ class _Unembedded:
                     logits[is_new] = self._unembed_rows(states[is_new])
                 self._whole_logits = logits
         return self._whole_logits[cell - self._whole_cells.start]
+
+
+def _copy_to_host(values: Sequence[Float[Tensor, "_"]]) -> Float[Tensor, "value"]:
+    """Return values one after the other on the CPU, copied at once from each device."""
+    if len({value.device for value in values}) == 1:
+        return torch.cat(list(values)).to("cpu")
+    return torch.cat([value.to("cpu") for value in values])
 
 
 def _number(keys: Sequence[_Key]) -> dict[_Key, int]:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.engine.hooked_passes import by_head, last_stream
-from anchorlens.engine.landing import code, evidence_dtype, project
+from anchorlens.engine.landing import code, evidence_dtype, project, projection
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.reference import swap_hooks, swap_streams
 from anchorlens.models.adapter import Adapter, Hook
@@ -112,9 +112,8 @@ def _outputs(
             table = by_head(value, site)
             for head in range(table.shape[2]) if swap.heads is None else swap.heads:
                 values = table[row, position, head]
-                terms = project(values, values.device) * code(
-                    layer, row, position, head, values.device
-                )
+                weights = projection(values.shape[-1], values.device)
+                terms = project(values, weights) * code(layer, row, position, head, values.device)
                 landed[number, layer] += terms.sum().to(landed.device)
         return value
 

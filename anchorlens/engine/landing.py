@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_attention import on
+from anchorlens.models.devices import on
 
 
 def evidence_rounding(device: torch.device) -> float:
@@ -37,14 +37,20 @@ def _weights(width: int) -> Float[Tensor, "width"]:
     )
 
 
-def project(values: Float[Tensor, "*entry width"], device: torch.device) -> Float[Tensor, "*entry"]:
-    """Return the product of activations with fixed random weights, on their device."""
-    dtype = evidence_dtype(device)
-    return values.detach().to(dtype) @ on(device, _weights(values.shape[-1]).to(dtype))
+def projection(width: int, device: torch.device) -> Float[Tensor, "width"]:
+    """Return the fixed random weights with which activations of a width are multiplied."""
+    return on(device, _weights(width).to(evidence_dtype(device)))
+
+
+def project(
+    values: Float[Tensor, "*entry width"], weights: Float[Tensor, "width"]
+) -> Float[Tensor, "*entry"]:
+    """Return the product of activations with fixed random weights (:func:`projection`)."""
+    return values.detach().to(weights.dtype) @ weights
 
 
 def code(
-    layer: int,
+    layer: "Int[Tensor, '*#entry'] | int",
     row: Int[Tensor, "*#entry"],
     position: Int[Tensor, "*#entry"],
     head: "Int[Tensor, '*#entry'] | int",
@@ -56,6 +62,7 @@ def code(
     The multipliers are irrational, so that no two sums of small whole numbers differ by a whole
     number.
     """
+    layer = torch.as_tensor(layer, dtype=torch.float64, device="cpu")
     head = torch.as_tensor(head, dtype=torch.float64, device="cpu")
     mixed = (
         0.7548776662 * layer

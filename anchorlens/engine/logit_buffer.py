@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anchorlens.engine.logits import Logits
+from anchorlens.models.devices import index_on
 
 Columns: TypeAlias = "Sequence[int] | None"
 """Token ids; None for the whole vocabulary."""
@@ -151,17 +152,29 @@ class LogitBuffer:
 
     def _fill_tokens(self, rows: list[int], tokens: list[int]) -> None:
         new = [row for row in rows if row not in self._known]
+        if new and not self._known and not self._full and self._is_expected(new, tokens):
+            # One copy for all that a metric will read, instead of one for each of its reads.
+            assert self.logits.expected is not None  # else nothing is expected
+            new, tokens = self.logits.expected
         if new:
-            at = torch.tensor(new, device=self.data.device)[:, None]
-            self.data[at, torch.tensor(tokens, device=self.data.device)] = self.logits.tokens(
-                new, tokens
-            )
+            at = index_on(self.data.device, tuple(new))[:, None]
+            columns = index_on(self.data.device, tuple(tokens))
+            self.data[at, columns] = self.logits.tokens(new, tokens)
+            for row in new:
+                self._known[row] = set(tokens)
         for row in rows:
-            known = self._known.setdefault(row, set(tokens) if row in new else set())
+            known = self._known.setdefault(row, set())
             missing = [token for token in tokens if token not in known]
             if missing:
                 self.data[row, missing] = self.logits.tokens([row], missing)[0]
                 known.update(missing)
+
+    def _is_expected(self, rows: list[int], tokens: list[int]) -> bool:
+        """Return whether the logits expected that these entries are read."""
+        expected = self.logits.expected
+        if expected is None:
+            return False
+        return set(expected[0]).issuperset(rows) and set(expected[1]).issuperset(tokens)
 
     def overwrite(self, region: LogitRegion, write: Callable[[], object]) -> None:
         """Run a write that replaces every entry of a region, whose values are not needed."""

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.errors import AnchorlensError
+from anchorlens.models.devices import index_on
 
 Reads: TypeAlias = dict[int, "set[int] | None"]
 """Row of the logits (batch row * positions + position) -> token ids that were read; None for the
@@ -47,6 +48,8 @@ class Logits:
         dtype: Dtype of the values.
         device: Device of the values.
         reads: Requests so far.
+        expected: Rows and tokens that are probably read, and cheap to compute together; None if
+            they are not known.
     """
 
     def __init__(
@@ -57,7 +60,9 @@ class Logits:
         *,
         rows: RowsOf,
         tokens: TokensOf | None = None,
+        expected: "tuple[list[int], list[int]] | None" = None,
     ) -> None:
+        self.expected = expected
         self.shape = tuple(shape)
         self.dtype = dtype
         self.device = device
@@ -73,8 +78,8 @@ class Logits:
         flat = whole.detach().reshape(-1, whole.shape[-1])
 
         def tokens_of(rows: list[int], tokens: list[int]) -> Tensor:
-            at = torch.tensor(rows, device=flat.device)[:, None]
-            return flat[at, torch.tensor(tokens, device=flat.device)]
+            at = index_on(flat.device, tuple(rows))[:, None]
+            return flat[at, index_on(flat.device, tuple(tokens))]
 
         return cls(
             whole.shape, whole.dtype, whole.device, rows=lambda rows: flat[rows], tokens=tokens_of

@@ -22,7 +22,7 @@ from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
 from anchorlens.engine.landing import evidence_rounding, is_same_evidence
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
 from anchorlens.engine.observed_logits import observe
-from anchorlens.engine.patches import AnchorSwap, SwapBatch
+from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.rounding_noise import TIMES_NOISE, is_half
 from anchorlens.errors import AnchorlensError, InputError
@@ -65,7 +65,7 @@ class GridRequest:
         model: The model.
         tokens: Corrupted tokens.
         cache: Clean activations.
-        metric: Values of the metric.
+        metric: Values of the metric, on any device.
         setter: Function (corrupted activation, index, clean activation) -> patched activation.
         site: Patched site.
         columns: Meaning of an index after the layer: ``pos``, ``head`` or ``key``.
@@ -180,7 +180,7 @@ def _measure(
     noise = None
     if is_half(grid.adapter):
         noise = _make_checked_run(request, grid).noise(
-            grid.adapter, request.metric, before, checked
+            grid.adapter, _on_host(request.metric), before, checked
         )
     passes = _GridPasses(grid, before, replace(reader, is_first_measured=True), noise)
     try:
@@ -229,12 +229,13 @@ def _measure_first(
         return is_stateless
 
     try:
-        checked = _make_checked_run(request, grid).measure(chosen, request.metric, after_first)
+        metric = _on_host(request.metric)
+        checked = _make_checked_run(request, grid).measure(chosen, metric, after_first)
         if not checked:
             raise NotMeasured(
                 "the metric keeps state between its calls, so that their order matters"
             )
-        return checked, observe(request.metric, unpatched)
+        return checked, observe(metric, unpatched)
     # A metric can raise anything; one forward pass per cell calls it as TransformerLens does.
     except Exception as why:
         if isinstance(why, (AnchorlensError, NotMeasured)) or out_of_memory(why):
@@ -243,6 +244,11 @@ def _measure_first(
         raise NotMeasured(
             f"the metric cannot be observed ({type(why).__name__}: {lines[0][:160]})"
         ) from why
+
+
+def _on_host(metric: VectorMetric) -> VectorMetric:
+    """Return a metric whose values are on the CPU."""
+    return lambda logits: metric(logits).to("cpu")
 
 
 def _make_checked_run(request: GridRequest, grid: GridCells) -> CheckedRun:
@@ -319,9 +325,9 @@ class _GridPasses:
         alone, of_places = result
         if not alone.values[MISSED].any():
             self._unpatched.append(alone.values["value"])
-        for place, swap, of_layers in zip(rectangle.places, batch.swaps, of_places, strict=True):
+        self._check_evidence(rectangle, batch, of_places, wanted)
+        for place, of_layers in zip(rectangle.places, of_places, strict=True):
             found = of_layers.values
-            self._check_evidence(rectangle, batch, place, swap, found[LANDED], wanted)
             for number, layer in enumerate(rectangle.layers):
                 cell = (layer, *place)
                 if cell not in wanted:
@@ -335,25 +341,24 @@ class _GridPasses:
         self,
         rectangle: Rectangle,
         batch: SwapBatch,
-        place: Index,
-        swap: AnchorSwap,
-        landed: Float[Tensor, "layer 1"],
+        of_places: Sequence[Metrics],
         wanted: set[Index],
     ) -> None:
-        """Raise NotMeasured unless a patch was written as the setter would write it."""
+        """Raise NotMeasured unless each patch was written as the setter would write it."""
         adapter = self._grid.adapter
         rounding = evidence_rounding(adapter.device)
-        assert swap.streams is not None  # those of the clean cache
         expected = evidence_of_streams(
-            adapter, batch, swap, swap.streams, self._grid.site, rectangle.layers
+            adapter, batch, batch.swaps, self._grid.site, rectangle.layers
         )
-        for layer, (found,) in zip(rectangle.layers, landed.tolist(), strict=True):
-            cell = (layer, *place)
-            total, size = expected.of_window([layer])
-            if cell in wanted and not is_same_evidence(found, total, rounding * size):
-                raise NotMeasured(
-                    f"the patch of {cell} was not written as the setter would write it"
-                )
+        for place, of_layers, evidence in zip(rectangle.places, of_places, expected, strict=True):
+            landed = of_layers.values[LANDED].tolist()
+            for layer, (found,) in zip(rectangle.layers, landed, strict=True):
+                cell = (layer, *place)
+                total, size = evidence.of_window([layer])
+                if cell in wanted and not is_same_evidence(found, total, rounding * size):
+                    raise NotMeasured(
+                        f"the patch of {cell} was not written as the setter would write it"
+                    )
 
     def check(self, values: Mapping[Index, Tensor], checked: Sequence[CheckedCell]) -> None:
         """Compare the unpatched metric of every pass with the model's, and cells with full forward

@@ -106,14 +106,17 @@ class GridCells:
         """Return the patch of a place in every layer."""
         at = self.at(place)
         n_rows = len(self.tokens.ids)
-        positions = torch.tensor(self.positions(place))
+        positions = self.positions(place)
         slots = Slots(
-            positions.expand(n_rows, -1), torch.ones(n_rows, len(positions), dtype=torch.bool)
+            torch.tensor(positions).expand(n_rows, -1),
+            torch.ones(n_rows, len(positions), dtype=torch.bool),
         )
-        streams = self.clean[:, :, positions]
+        # A view: of all heads, only the patched one is copied for a pass.
+        some = slice(positions.start, positions.stop)
+        streams = self.clean[:, :, some]
         if "key" in at:
             entry = streams[..., at["head"], at["key"]]
-            streams = self.own[:, :, positions].clone()
+            streams = self.own[:, :, some].clone()
             streams[..., at["head"], at["key"]] = entry
         heads = range(at["head"], at["head"] + 1) if "head" in at else None
         return AnchorSwap(

@@ -18,9 +18,9 @@ from torch import Tensor
 from anchorlens.errors import InputError
 from anchorlens.models.devices import half_in_float32, half_on_cpu, is_onednn_faster
 
-# Tokens per MLP product: inner activations are the widest of a block, and a slice stays in the
-# CPU's cache.
-MLP_SLICE = {"cpu": 1024, "cuda": 65536, "mps": 8192}
+# Tokens per MLP product: inner activations are the widest of a block. A slice stays in the CPU's
+# cache; on a GPU it is large enough for the matrix rate and bounds memory.
+MLP_SLICE = {"cpu": 1024, "cuda": 16384, "mps": 8192}
 # Tokens in half-precision products on a CPU, a multiple and the maximum: oneDNN makes a kernel for
 # every size.
 EVEN = 64
@@ -201,10 +201,14 @@ def norm(
     bias: Tensor | None = None,
 ) -> Float[Tensor, "*token width"]:
     """Apply an RMS norm or, if ``centred``, a layer norm: computed in float32, scaled in the dtype
-    of ``x``.
+    of ``x``, or in float32 where one kernel does all of it.
     """
     dtype = x.dtype
     shape = x.shape[-1:]
+    if has_fused_norms(x) and all(one is None or one.dtype is dtype for one in (weight, bias)):
+        if centred:
+            return F.layer_norm(x, shape, weight, bias, eps)
+        return F.rms_norm(x, shape, weight, eps)
     wide = x if dtype in (torch.float32, torch.float64) else x.float()
     if not centred and torch.is_grad_enabled() and wide.requires_grad:
         mean_square = wide.pow(2).mean(-1, keepdim=True)
@@ -219,6 +223,13 @@ def norm(
     if weight is None:
         return out
     return out * weight if bias is None else torch.addcmul(bias.to(dtype), out, weight.to(dtype))
+
+
+def has_fused_norms(x: Tensor) -> bool:
+    """Return whether norms of a tensor are one kernel each, which computes in float32 and rounds
+    once. On a CPU they are slower than their parts.
+    """
+    return x.is_cuda
 
 
 def share_norm(

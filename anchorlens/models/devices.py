@@ -2,7 +2,7 @@
 
 import platform
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -56,6 +56,19 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Switch the caller's ``torch.autocast`` off during a ``with`` statement."""
     on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
+def on(device: torch.device, table: torch.Tensor) -> torch.Tensor:
+    """Move a tensor to a device; copies to a GPU are pinned and asynchronous."""
+    if device.type == "cuda" and not table.is_cuda:
+        return table.pin_memory().to(device, non_blocking=True)
+    return table.to(device)
+
+
+@lru_cache(maxsize=1024)
+def index_on(device: torch.device, numbers: tuple[int, ...]) -> torch.Tensor:
+    """Return an index tensor on a device; one that was made before is not copied again."""
+    return on(device, torch.tensor(numbers, dtype=torch.long, device="cpu"))
 
 
 def check_device_dtype(device: object, dtype: object) -> None:

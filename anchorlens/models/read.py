@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.models.devices import without_autocast
+from anchorlens.models.wide_product import has_wide_sums, wide_product
 
 # Rows and columns of one product with the unembedding: small enough for a CPU's cache, large enough
 # for a GPU.
@@ -131,7 +132,9 @@ class Read:
             some = slice(start, start + columns)
             # Padding tokens may have a bias of minus infinity.
             low = None if bias is None else bias[some].clamp(min=torch.finfo(bias.dtype).min)
-            columns_of = weight[:, some].to(x.dtype)
+            columns_of = weight[:, some]
+            if not has_wide_sums(x, weight):
+                columns_of = columns_of.to(x.dtype)  # once for all rows
             for i, part in enumerate(parts):
                 logits = self._scale(_unembed(part, columns_of, low))
                 top, at = logits.max(-1)
@@ -171,7 +174,7 @@ def _unembed(
     weight: Float[Tensor, "d_model token"],
     bias: Float[Tensor, "token"] | None,
 ) -> Float[Tensor, "row token"]:
-    logits = einsum(x, weight.to(x.dtype), "row d_model, d_model token -> row token")
+    logits = wide_product(x, weight)
     return logits if bias is None else logits + bias.to(x.dtype)
 
 

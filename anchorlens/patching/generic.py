@@ -124,7 +124,7 @@ def generic_activation_patch(
             indices=indices,
             positions=positions,
         )
-        before = metric(model(corrupted_tokens)).detach() if baseline else None
+        before = metric(model(corrupted_tokens)).detach().to("cpu") if baseline else None
     n_values = len(metrics) * (n_examples or 1)
     table = torch.stack(values) if values else torch.empty(0, n_values, device="cpu")
     pattern = "cell (metric example) -> metric cell example"
@@ -368,8 +368,8 @@ def hold_model(model: object) -> Iterator[None]:
 def _evaluate(
     metrics: Mapping[str, Metric], n_examples: int | None, logits: Tensor
 ) -> Float[Tensor, "value"]:
-    """Return the values of all metrics, of ``n_examples`` examples each; if None, of a
-    scalar each.
+    """Return the values of all metrics, of ``n_examples`` examples each; if None, of a scalar each.
+    They stay on the device of the metrics, so that those of many cells are copied at once.
     """
     out: list[Tensor] = []
     for name, metric in metrics.items():
@@ -385,8 +385,9 @@ def _evaluate(
             raise ShapeError(
                 f"patching_metric {name!r}: returned shape {tuple(value.shape)}. Return {wanted}."
             )
-        out.append(value.reshape(-1).to("cpu", torch.get_default_dtype()))
-    return torch.cat(out)
+        out.append(value.reshape(-1).to(torch.get_default_dtype()))
+    devices = {value.device for value in out}
+    return torch.cat(out if len(devices) == 1 else [value.to("cpu") for value in out])
 
 
 def _measure_cell(
@@ -408,7 +409,7 @@ def _measure_cell(
         # the MLP.
         return setter(activation.clone() if activation.requires_grad else activation, index, clean)
 
-    return metric(model.run_with_hooks(tokens, fwd_hooks=[(hook_name, patch)])).detach()
+    return metric(model.run_with_hooks(tokens, fwd_hooks=[(hook_name, patch)])).detach().to("cpu")
 
 
 def _axis_size(model: LensModel, tokens: Tensor, activation_name: str, axis: str) -> int:

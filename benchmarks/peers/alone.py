@@ -27,8 +27,8 @@ def load(directory: Path) -> Adapter:
 
 def planned(adapter: Adapter, job: Job, name: str) -> tuple[Engine, SwapSweepPlan]:
     """Return the engine for a job, and the batches of a sweep."""
-    pairs = [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
-    engine, reader = choose_engine(adapter, name, pairs[0].target.ids), _reader(pairs, job)
+    pairs = make_pairs(job)
+    engine, reader = choose_engine(adapter, name, pairs[0].target.ids), make_reader(pairs, job)
     layers = tuple(job["layers"])
     return engine, plan_swaps(
         engine,
@@ -55,7 +55,7 @@ def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
     before = [0.0] * len(job["rows"])
     after: dict[tuple[int, str, int], float] = {}
     for batch in plan.batches:
-        made = build_batch(batch.pairs, _reader(batch.pairs, job))
+        made = build_batch(batch.pairs, make_reader(batch.pairs, job))
         clean, changed = engine.run_swaps(made, site="resid_pre", layers=batch.layers, window=1)
         numbers = [int(pair.base.id) for pair in batch.pairs]
         for i, p in zip(numbers, clean.p.tolist(), strict=True):
@@ -74,6 +74,11 @@ def engine_alone(adapter: Adapter, job: Job, name: str) -> Sweep:
             for place in job["places"]
         },
     )
+
+
+def make_pairs(job: Job) -> list[QAPair]:
+    """Make the pairs of the rows of a job."""
+    return [_pair(row, job["places"], str(i)) for i, row in enumerate(job["rows"])]
 
 
 def _name(place: Placement) -> str:
@@ -118,7 +123,8 @@ def _token_row(name: str, ids: Sequence[int]) -> TokenRow:
     )
 
 
-def _reader(pairs: Sequence[QAPair], job: Job) -> AnswerReader:
+def make_reader(pairs: Sequence[QAPair], job: Job) -> AnswerReader:
+    """Make the reader of P of the tokens of a job."""
     rows = [job["rows"][int(pair.base.id)] for pair in pairs]
     plan = ReadPlan(
         row=torch.arange(len(rows)),
@@ -131,4 +137,4 @@ def _reader(pairs: Sequence[QAPair], job: Job) -> AnswerReader:
     return AnswerReader(plan, first_token)
 
 
-__all__ = ["engine_alone", "load", "planned"]
+__all__ = ["engine_alone", "load", "make_pairs", "make_reader", "planned"]

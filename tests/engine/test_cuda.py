@@ -1,20 +1,14 @@
 """The cone engine on CUDA: on a GPU where there is one, and everywhere on a stand-in that computes
-nothing and keeps account.
-
-What lies on the stand-in has a type and a shape, no values (torch's meta tensors). So it finds what
-works on the CPU and fails or crawls on a GPU: a table that was left on the CPU, a copy from memory
-that is not pinned, a value that the host waits for.
+nothing and keeps account (:mod:`tests.engine.stand_in`).
 """
 
 import copy
-from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from anchorlens.engine.cone import ConeEngine
@@ -23,77 +17,14 @@ from anchorlens.engine.patches import no_progress
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapt import adapt
-from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE
 from tests.engine.configurations import BASE
 from tests.engine.make import batch_of, case, given_swaps, random_rows, swaps_off
 from tests.engine.make import cut_batch_of as cuts_of
+from tests.engine.stand_in import GPU, StandIn, on_stand_in
 from tests.tiers import choose_cases
 
-GPU = torch.device("cuda:0")
 FAMILIES = ["llama", "gemma3", "gpt2", "neox"]
-aten = torch.ops.aten
-COPIES = [aten._to_copy.default, *(getattr(aten.to, name) for name in aten.to.overloads())]
-
-
-class StandIn(TorchDispatchMode):
-    """While it is active, whatever goes to ``cuda`` goes to the stand-in.
-
-    Attributes:
-        waits: Events that the host waits for, and ``layer`` at the end of each layer, in order.
-        launches: Operations on tensors of the stand-in, without views.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.waits, self.pinned, self.launches = [], {}, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in (aten.pin_memory.default, aten._pin_memory.default):
-            self.pinned[id(args[0])] = args[0]
-            return args[0]
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        there = any(x.is_meta for x in tensors)
-        said = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-        asked = said.get("device")
-        if func in COPIES and asked is not None and there is (asked.type == "cpu"):
-            return self.copied(args[0], said)
-        assert not there or all(x.is_meta or not x.ndim for x in tensors), (
-            f"{func} gets a table that lies on the CPU"
-        )
-        assert there or asked is None or asked.type == "cpu", (
-            f"{func} makes its table on the device"
-        )
-        self.launches += there and not func.is_view
-        return func(*args, **kwargs)
-
-    def copied(self, x, said):
-        """To the stand-in, or from it."""
-        dtype = said.get("dtype") or x.dtype
-        if x.is_meta:
-            self.waits.append("read back")
-            return torch.zeros(x.shape, dtype=dtype)
-        if id(x) not in self.pinned or not said.get("non_blocking"):
-            self.waits.append("copy")
-        return torch.empty(x.shape, dtype=dtype, device="meta")
-
-    def layer(self, share):
-        if share:
-            self.waits.append("layer")
-
-
-@contextmanager
-def on_stand_in(cone):
-    """Move the engine's model to the stand-in; torch would start CUDA before it dispatches."""
-    torch.nn.Module.to(cone.adapter.model, "meta")
-    cone.adapter.device = GPU
-    with (
-        mock.patch("torch.cuda._lazy_init"),
-        mock.patch.object(HookedBlock, "device", GPU),
-        StandIn() as stand_in,
-    ):
-        yield stand_in
 
 
 def early(waits):

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorlens.engine.attention_group import AttentionGroup
 from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.cone_layout import JOINT_ATTENTION
 from anchorlens.engine.cost import GroupSize, PassSize, out_of_memory
 from anchorlens.engine.geometry import cone_start
 from anchorlens.engine.lanes import Lanes
@@ -220,9 +221,10 @@ def test_small_cell_groups_share_their_attention(tiny_model, monkeypatch):
         return torch.stack([cell.log_p for cell in cells]), work
 
     together, few = after()
-    for limit in ("TOGETHER", "COPIED"):
+    limits = JOINT_ATTENTION["cpu"]
+    for none in (limits._replace(tokens=0), limits._replace(copied=0)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"anchorlens.engine.cone_layout.{limit}", 0)
+            patch.setitem(JOINT_ATTENTION, "cpu", none)
             alone, many = after()
         torch.testing.assert_close(alone, together, rtol=0, atol=1e-5)
         assert 3 * few.calls <= many.calls
