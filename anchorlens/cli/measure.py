@@ -176,6 +176,7 @@ def plan_only(study: "Study", *, as_json: bool) -> None:
         if not as_json:
             which = f" ({one.protocol})" if len(study.specifications) > 1 else ""
             echo(f"{one.model} on {one.dataset}{which}: {one.plan}")
+            echo(f"  memory: {one.plan.memory_text}")
     if not found:
         raise EmptySweepError(" ".join(dict.fromkeys(empty)))
     for reason in empty:

@@ -27,7 +27,7 @@ from typing_extensions import override
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
-from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops
+from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops, pass_memory
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.expected_evidence import evidence_of_streams
 from anchorlens.engine.head_patches import as_output_patches
@@ -244,6 +244,10 @@ class ConeEngine(Engine):
     @override
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
         return pass_bytes(self.adapter.shape, self.adapter.device, size, lanes)
+
+    @override
+    def pass_terms(self, size: PassSize, lanes: int) -> dict[str, int]:
+        return pass_memory(self.adapter.shape, self.adapter.device, size, lanes).terms()
 
     @override
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:

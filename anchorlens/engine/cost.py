@@ -37,6 +37,10 @@ _PRODUCTS, _KERNEL, _KERNEL_WIDTH = 5, 1e6, 1e3
 _MEASURED_S, _MEASURED_FLOP = 0.02, 4e9
 
 
+FULL_PASSES = "full forward passes"
+"""Name of a term of memory: passes of the model itself, as of the reference engine."""
+
+
 class GroupSize(NamedTuple):
     """Size of the cells of one change in one lane.
 
@@ -119,6 +123,19 @@ class PassMemory:
     def total(self) -> int:
         """All of it: streams and block are there while blocks run, and logits after them."""
         return self._tensors + self.kernels + self.reserve
+
+    def terms(self) -> dict[str, int]:
+        """Return the terms of :attr:`total` by name, without those that are 0."""
+        during = {"residual streams": self.streams, "attention or MLP": self.block}
+        if self.logits > self.streams + self.block:
+            during = {"logits": self.logits}
+        every = during | {
+            "common prefix": self.prefix,
+            "states that are read": self.states,
+            "kernels": self.kernels,
+            "reserve of the allocator": self.reserve,
+        }
+        return {name: size for name, size in every.items() if size}
 
     @property
     def _tensors(self) -> int:

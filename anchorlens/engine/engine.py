@@ -93,6 +93,10 @@ class Engine(Protocol):
         """
         ...
 
+    def pass_terms(self, size: PassSize, lanes: int) -> dict[str, int]:
+        """Return the terms of :meth:`pass_bytes` by name."""
+        ...
+
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
         """Return the floating-point operations of a batch; ``starts``: first changed layer of each
         window.

@@ -179,7 +179,7 @@ class _Patches:
         """
         some = torch.arange(len(self.row)) if some is None else some
         device = terms.device
-        if self.only_reads_at in layers:
+        if self.only_reads_at is not None and self.only_reads_at in layers:
             is_written = torch.ones(len(layers), len(some), 1, dtype=torch.bool)
             is_written[list(layers).index(self.only_reads_at)] = self.is_read[some, None]
             kept = on(device, is_written)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from anchorlens.engine.cost import MOST_TOKENS, PassSize, rows_bytes, rows_flops
+from anchorlens.engine.cost import FULL_PASSES, MOST_TOKENS, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.hooked_passes import (
     MIN_SHARED_TOKENS,
@@ -222,6 +222,10 @@ class ReferenceEngine(Engine):
     @override
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
         return rows_bytes(self.adapter.shape, size.clean_rows, size.clean_keys)
+
+    @override
+    def pass_terms(self, size: PassSize, lanes: int) -> dict[str, int]:
+        return {FULL_PASSES: self.pass_bytes(size, lanes)}
 
     @override
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:

@@ -1,12 +1,19 @@
 """Predicted cost of a sweep, and batches that fit into memory."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pydantic import ByteSize
 
-from anchorlens.engine.cost import GroupSize, PassSize, estimate_seconds, rows_bytes, rows_flops
+from anchorlens.engine.cost import (
+    FULL_PASSES,
+    GroupSize,
+    PassSize,
+    estimate_seconds,
+    rows_bytes,
+    rows_flops,
+)
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
@@ -46,6 +53,7 @@ class SweepPlan:
         weight_bytes: Total bytes of weights that are read.
         n_devices: Number of devices of the model; memory is per device.
         checks: Number of cells that the reference engine measures again.
+        memory: Terms of ``peak_bytes`` by name.
     """
 
     engine: str
@@ -62,6 +70,7 @@ class SweepPlan:
     weight_bytes: int = 0
     n_devices: int = 1
     checks: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan for ``run.json``."""
@@ -78,10 +87,17 @@ class SweepPlan:
             "cells": self.cells,
             "gflop": round(self.flops / 1e9, 3),
             "peak_bytes": self.peak_bytes,
+            "memory": dict(self.memory),
             "max_memory": self.max_memory,
             **streamed,
             **spread,
         }
+
+    @property
+    def memory_text(self) -> str:
+        """What takes the memory beside the model, largest term first."""
+        terms = sorted(self.memory.items(), key=lambda term: -term[1])
+        return ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in terms)
 
     def __str__(self) -> str:
         why = (
@@ -155,9 +171,9 @@ class MemoryBudget:
             rows += step * fit(rows + step)
         return rows
 
-    def bytes_of(self, rows: int, width: int, lanes: int = 0) -> int:
-        """Return an upper estimate of the bytes of a pass; arguments as in :meth:`rows`."""
-        return self.engine.pass_bytes(_pass_size(rows, width, lanes), lanes)
+    def terms_of(self, rows: int, width: int, lanes: int = 0) -> dict[str, int]:
+        """Return upper estimates of the bytes of a pass by name; arguments as in :meth:`rows`."""
+        return self.engine.pass_terms(_pass_size(rows, width, lanes), lanes)
 
     def peak(self, passes: int) -> int:
         """Return the peak bytes of a sweep; ``passes``: bytes of the largest pass.
@@ -175,6 +191,13 @@ class MemoryBudget:
             )
         return peak
 
+    def _other_terms(self, size: int) -> dict[str, int]:
+        """Return the terms of a peak beside the passes, ``size`` bytes together."""
+        kept = {"stored states": self.kept}
+        kept["streamed layers"] = self.engine.adapter.shape.peak_weight_bytes
+        every = {"samples": size - sum(kept.values())} | kept
+        return {name: size for name, size in every.items() if size}
+
     def plan(
         self,
         sizes: Sequence[int],
@@ -187,6 +210,7 @@ class MemoryBudget:
         checks: int | None,
         n_passes: int | None = None,
         more_passes: int = 0,
+        terms: Mapping[str, int] | None = None,
     ) -> SweepPlan:
         """Predict the cost of a sweep.
 
@@ -200,15 +224,19 @@ class MemoryBudget:
             checks: Number of checked cells; if None, as many as take a fixed share of the work.
             n_passes: Number of times that the batches read all weights; if None, one per batch.
             more_passes: Full forward passes beside those of the batches.
+            terms: Terms of ``most`` by name; None if there is one.
         """
         engine, adapter = self.engine, self.engine.adapter
         if checks is None:
             share = int(_CHECK_SHARE * flops / rows_flops(adapter.shape, CHECK_ROWS, width))
             checks = min(_MOST_CHECKS, max(_LEAST_CHECKS, share))
         flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
+        terms = {"pass": most} if terms is None else dict(terms)
         if checks:
             together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
-            most = max(most, rows_bytes(adapter.shape, 1, width), min(together, self.budget))
+            own = max(rows_bytes(adapter.shape, 1, width), min(together, self.budget))
+            if own > most:
+                most, terms = own, {FULL_PASSES: own}
         peak = self.peak(most)
         seconds = estimate_seconds(adapter.shape, adapter.device, flops)
         plan = SweepPlan(
@@ -224,6 +252,7 @@ class MemoryBudget:
             max_memory=self.max_memory,
             n_devices=len(adapter.devices),
             checks=checks,
+            memory=terms | self._other_terms(peak - most),
         )
         streamed = adapter.shape.streamed
         if streamed is None:

@@ -16,11 +16,13 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.logits import Logits, Reads
 from anchorlens.engine.observed_logits import observe
 from anchorlens.engine.rounding_noise import N_DRAWS, root_mean_square, rounding_hooks
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.backend import LensModel
+from anchorlens.models.shape import Shape
 
 Index: TypeAlias = tuple[int, ...]
 
@@ -85,6 +87,21 @@ def choose_cells(
     return list(chosen)
 
 
+def count_together(shape: Shape, budget: int, n_rows: int, n_pos: int) -> int:
+    """Return the number of cells of one full forward pass.
+
+    Args:
+        shape: Shape of the model.
+        budget: Bytes that the pass may take.
+        n_rows: Number of rows of a cell.
+        n_pos: Number of tokens of a row.
+    """
+    # The logits of all positions, and a copy that the metric gets.
+    logits = 2 * n_pos * shape.d_vocab * shape.item
+    by_memory = budget // (n_rows * (rows_bytes(shape, 1, n_pos) + logits))
+    return max(1, min(by_memory, _TOGETHER // (n_rows * n_pos)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckedRun:
     """Full forward passes with one patch each, through the model's own hooks.
@@ -95,6 +112,7 @@ class CheckedRun:
         hook_name: Layer -> name of the patched hook.
         clean: Layer -> clean activation.
         setter: Function (corrupted activation, index, clean activation) -> patched activation.
+        together: Number of cells of one forward pass.
     """
 
     model: LensModel
@@ -102,6 +120,7 @@ class CheckedRun:
     hook_name: Callable[[int], str]
     clean: Callable[[int], Tensor]
     setter: Callable[[Tensor, Sequence[int], Tensor], Tensor]
+    together: int
 
     @torch.no_grad()
     def measure(
@@ -122,9 +141,8 @@ class CheckedRun:
             The measured cells; none if ``after_first`` returned False.
         """
         found: list[CheckedCell] = []
-        size = max(1, _TOGETHER // self.tokens.numel())
-        for start in range(0, len(indices), size):
-            some = indices[start : start + size]
+        for start in range(0, len(indices), self.together):
+            some = indices[start : start + self.together]
             for index, logits in zip(some, self._run(some), strict=True):
                 # A copy, because the metric may write into its logits.
                 value = metric(logits.clone())
@@ -158,12 +176,11 @@ class CheckedRun:
         """
         known: list[tuple[Index | None, Tensor]] = [(None, before)]
         known += [(cell.index, cell.value) for cell in cells]
-        size = max(1, _TOGETHER // self.tokens.numel())
         changes: list[Tensor] = []
         for seed in range(N_DRAWS[0]):
             hooks = rounding_hooks(adapter, seed)
-            for start in range(0, len(known), size):
-                some = known[start : start + size]
+            for start in range(0, len(known), self.together):
+                some = known[start : start + self.together]
                 every = self._run([index for index, _ in some], hooks)
                 for (_, value), logits in zip(some, every, strict=True):
                     changes.append(metric(logits) - value)

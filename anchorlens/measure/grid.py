@@ -26,7 +26,7 @@ from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.rounding_noise import TIMES_NOISE, is_half
 from anchorlens.errors import AnchorlensError, InputError
-from anchorlens.measure.checked_cells import CheckedCell, CheckedRun, choose_cells
+from anchorlens.measure.checked_cells import CheckedCell, CheckedRun, choose_cells, count_together
 from anchorlens.measure.checks import ComparedCell, find_differences
 from anchorlens.measure.grid_cells import (
     Cache,
@@ -254,12 +254,14 @@ def _on_host(metric: VectorMetric) -> VectorMetric:
 def _make_checked_run(request: GridRequest, grid: GridCells) -> CheckedRun:
     """Return full forward passes with the patches of a grid."""
     adapter = grid.adapter
+    budget = free_memory(adapter.devices) // 2
     return CheckedRun(
         model=request.model,
         tokens=request.tokens,
         hook_name=lambda layer: adapter.hook_name(grid.site, layer),
         clean=lambda layer: request.cache[adapter.hook_name(grid.site, layer)],
         setter=request.setter,
+        together=count_together(adapter.shape, budget, *request.tokens.shape),
     )
 
 

@@ -6,12 +6,13 @@ memory once and batches of the same rows share their clean rows. Sizes come from
 the engine runs (:mod:`anchorlens.engine.geometry`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from anchorlens.engine.cost import SLACK, PassSize, rows_bytes, rows_flops
+from anchorlens.engine.cost import FULL_PASSES, SLACK, PassSize, rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.patches import window_layers
@@ -91,15 +92,20 @@ class SizedPass(Generic[T]):
         content: Cells of the pass.
         n_tokens: Tokens in its top layer.
         flops: Floating-point operations.
-        n_bytes: Peak memory of the pass alone.
         stream_bytes: Memory of its residual streams between blocks.
+        terms: Terms of ``n_bytes`` by name, in bytes.
     """
 
     content: T
     n_tokens: int
     flops: float
-    n_bytes: int
     stream_bytes: int
+    terms: Mapping[str, int]
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """Peak memory of the pass alone."""
+        return sum(self.terms.values())
 
     @classmethod
     def make(
@@ -115,8 +121,8 @@ class SizedPass(Generic[T]):
             content=content,
             n_tokens=n_tokens,
             flops=engine.pass_flops(size, starts),
-            n_bytes=engine.pass_bytes(size, n_layers),
             stream_bytes=int(SLACK * n_tokens * shape.d_model * shape.item),
+            terms=engine.pass_terms(size, n_layers),
         )
 
 
@@ -154,9 +160,14 @@ def join_passes(
 
 def joint_bytes(passes: Sequence[SizedPass[Any]]) -> int:
     """Return the peak memory of passes that run together."""
-    if len(passes) == 1:
-        return passes[0].n_bytes
-    return max(each.n_bytes for each in passes) + sum(each.stream_bytes for each in passes)
+    return sum(joint_terms(passes).values())
+
+
+def joint_terms(passes: Sequence[SizedPass[Any]]) -> dict[str, int]:
+    """Return the terms of :func:`joint_bytes` by name."""
+    largest = max(passes, key=lambda each: each.n_bytes)
+    others = sum(each.stream_bytes for each in passes) if len(passes) > 1 else 0
+    return dict(largest.terms) | ({"streams of joined passes": others} if others else {})
 
 
 @dataclass(frozen=True)
@@ -278,7 +289,7 @@ def plan_swaps(
         groups += join_passes(own, budget, most_flops)
     flops = geometries.prefix * shape.n_layers * shape.block_flops
     flops += sum(one.flops for one in passes)
-    most = max(joint_bytes(group) for group in groups)
+    terms = joint_terms(max(groups, key=joint_bytes))
     width = max(len(pair.target.ids) for pair in pairs)
     sizes = [len(one.content.pairs) for one in passes]
     n_directions = count_directions(pairs)
@@ -286,13 +297,16 @@ def plan_swaps(
         flops += rows_flops(shape, n_directions, width)
     if compares_writes:
         flops += rows_flops(shape, 2 * len(pairs), width)
-        most = max(most, rows_bytes(shape, 2, width))
+        of_rows = rows_bytes(shape, 2, width)
+        if of_rows > sum(terms.values()):
+            terms = {FULL_PASSES: of_rows}
     cost = memory.plan(
         sizes,
         rows=len({pair.base.id for pair in pairs}),
         cells=cells,
         flops=flops,
-        most=most,
+        most=sum(terms.values()),
+        terms=terms,
         width=width,
         checks=checks,
         n_passes=len(groups),
@@ -360,7 +374,12 @@ def _split_to_fit(
     whole = SizedPass.make(engine, batch, size, _starts(batch, window, shape))
     # All directions of passes that run together are there at once.
     more = direction_bytes(batch.pairs, shape.n_layers, shape.d_model)
-    whole = replace(whole, n_bytes=whole.n_bytes + more, stream_bytes=whole.stream_bytes + more)
+    if more:
+        whole = replace(
+            whole,
+            stream_bytes=whole.stream_bytes + more,
+            terms=dict(whole.terms) | {"directions of norm_matched": more},
+        )
     parts: tuple[Batch, ...] = ()
     if whole.n_bytes > budget:
         parts = batch.split()

@@ -17,7 +17,11 @@ ROWS = [
 
 def sized(tokens, flops=1.0, n_bytes=10):
     return SizedPass(
-        content=tokens, n_tokens=tokens, flops=flops, n_bytes=n_bytes, stream_bytes=n_bytes // 2
+        content=tokens,
+        n_tokens=tokens,
+        flops=flops,
+        stream_bytes=n_bytes // 2,
+        terms={"pass": n_bytes},
     )
 
 

@@ -154,8 +154,8 @@ def test_the_most_rows_that_fit_are_found_in_few_steps(streamed, budget):
     held = engine.adapter.shape.peak_weight_bytes
     room = MemoryBudget(engine, budget + 24 * 2**20 + held, None, 0)
     rows = room.rows(20)
-    assert rows == 1 or room.bytes_of(rows, 20) <= room.budget
-    assert room.bytes_of(rows + 1, 20) > room.budget
+    assert rows == 1 or sum(room.terms_of(rows, 20).values()) <= room.budget
+    assert sum(room.terms_of(rows + 1, 20).values()) > room.budget
 
 
 def test_a_shell_and_a_study_stream_too(tiny, tmp_path, capsys):

@@ -175,15 +175,17 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
 
         starts = self.starts(engine, inputs, spec)
         flops = sum(engine.pass_flops(one.size, starts if one.cuts else ()) for one in passes)
-        most = max(room.bytes_of(len(one.rows), width, lanes if one.cuts else 0) for one in passes)
+        memory = [room.terms_of(len(one.rows), width, lanes if one.cuts else 0) for one in passes]
+        terms = max(memory, key=lambda one: sum(one.values()))
         cost = room.plan(
             sizes,
             rows=inputs.n_measured,
             cells=cells,
             flops=flops,
-            most=most,
+            most=sum(terms.values()),
             width=width,
             checks=spec.n_spot_checks,
+            terms=terms,
         )
         return ProbePlan(
             tuple(units),
