@@ -1,149 +1,162 @@
-"""Measure the engine on a GPU, with random weights in the shape of a real model, beside
-TransformerLens on the same cells.
+"""Measure everything that a GPU is used for, in one command without network, of eight minutes.
 
-    python benchmarks/gpu.py --shapes llama-3.2-1b qwen3-8b
+    python benchmarks/gpu.py --json gpu.json
+    python benchmarks/gpu.py --shapes Qwen3-8B --parts engine grids
+    python benchmarks/gpu.py --device cpu --layers 2 --shapes Llama-3.2-1B --small  # to try it
 
-No weights are downloaded: the time does not depend on them. Rows are random tokens with the lengths
-of real questions; every layer is swapped at the anchors, without nulls. Seconds are wall-clock
-seconds: medians of interleaved rounds, with smallest and largest. Careful and generic: how many
-times as long TransformerLens takes, with cached clean activations in one batch, and with
-``generic_activation_patch``. Rate: FLOPs of the plan per second of the engine, divided by the
-FLOP/s of a matrix product of the model's MLP on the same device.
+Models have the exact shape of the target models and random weights: the time does not depend on
+them. A model that does not fit is left out, and so are parts for which no time is left; both are
+said. Seconds are wall-clock seconds of the second of two calls. Parts:
+
+- ``numbers``: the cone engine beside the reference engine, small checkpoints of every family, in
+  float32 (differences as multiples of the tolerance of the tests) and in half precision (distance
+  from float32, beside that of the reference engine).
+- ``engine``: swaps without nulls and checks, beside TransformerLens with cached clean activations
+  in one batch (careful), and ``generic_activation_patch`` (generic, scaled from some layers).
+  *Rate*: share of the measured rate of a matrix product.
+- ``sweeps``: ``al.swap_sweep`` with its defaults.
+- ``grids``: ``anchorlens.patching`` beside TransformerLens (scaled from 20 cells), and beside a
+  Hugging Face model that gets all cells of a layer as one large batch.
+- ``knockout``: ``al.knockout_sweep`` of some questions, with its defaults.
+- ``memory``: peak beside the weights and the planned bytes of a sweep of 16 questions and of a grid
+  of 64 tokens, with a limit of 24 GB for weights and all, and recovery if memory runs out.
+- ``figure``: the target figure (four data sets of 300 questions, both anchors, both nulls), scaled
+  from 40 questions of each.
 """
 
 import argparse
+import json
 import os
-import random
 import sys
 import time
-import warnings
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["TQDM_DISABLE"] = "1"  # TransformerLens shows a progress bar per anchor
 
 import torch
-from alone import engine_alone, planned
-from careful import careful
-from peers.jobs import ANCHOR_SETS
-from peers.report import rich_table, show, spread
-from transformer_lens import HookedTransformer
-from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
-from worker_transformer_lens import run as generic
+from gpu_models import random_model
+from gpu_parts import PARTS, Setting
+from peers.report import markdown_table
+from targets import SHAPES, config_of
 
 from anchorlens.engine.cost import matrix_rate
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.hooked.mapping import make_hooked_config
-
-_LLAMA_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 500_000.0,
-    "factor": 32.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-SHAPES: dict[str, Callable[..., PretrainedConfig]] = {
-    "llama-3.2-1b": lambda **own: LlamaConfig(
-        **{
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 16,
-            "head_dim": 64,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "rope_parameters": _LLAMA_ROPE,
-        }
-        | own
-    ),
-    "llama-3.2-3b": lambda **own: LlamaConfig(
-        **{
-            "vocab_size": 128256,
-            "hidden_size": 3072,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 28,
-            "head_dim": 128,
-            "num_attention_heads": 24,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "rope_parameters": _LLAMA_ROPE,
-        }
-        | own
-    ),
-    "qwen3-8b": lambda **own: Qwen3Config(
-        **{
-            "vocab_size": 151936,
-            "hidden_size": 4096,
-            "intermediate_size": 12288,
-            "num_hidden_layers": 36,
-            "head_dim": 128,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 40960,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-        }
-        | own
-    ),
-}
-# Tokens that all rows begin with, and those around a row's question.
-PROMPTS = {"zero-shot": 2, "5-shot": 110}
-_BEFORE, _AFTER, _QUESTION = 2, 4, (8, 18)
-COLUMNS = (
-    "shape",
-    "prompt",
-    "anchors",
-    "n",
-    "engine s",
-    "min–max",
-    "careful ×",
-    "generic ×",
-    "rate",
-    "GiB beside the model",
-)
+from anchorlens.models.hf_model import count_parameters, make_empty_model
 
 
 def main() -> None:
-    """Measure all cases and print the table."""
+    """Measure the parts that were asked for, and print a table for each."""
     args = _arguments()
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
-            "torch sees no GPU here. To try the script: --device cpu --layers 2 --rounds 1 --shapes"
-            " llama-3.2-1b"
+            "torch sees no GPU here. To try the script: --device cpu --layers 2 --small --shapes"
+            " Llama-3.2-1B"
         )
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-    rows: list[tuple[str, ...]] = []
-    with torch.inference_mode():
-        for shape in args.shapes:
-            config = SHAPES[shape](**({"num_hidden_layers": args.layers} if args.layers else {}))
-            adapter = adapt(random_model(config, device, getattr(torch, args.dtype)))
-            rate = max(matrix_rate(adapter.shape, adapter.device) for _ in range(5))
-            print(
-                f"{shape} on {name}, {args.dtype}: a matrix product reaches {rate / 1e12:.3g}"
-                " TFLOP/s",
-                file=sys.stderr,
-            )
-            for prompt, prefix in PROMPTS.items():
-                for anchors in args.anchors:
-                    for n in args.examples:
-                        job = random_job(config, prefix, ANCHOR_SETS[anchors], n)
-                        rows.append(
-                            (
-                                shape,
-                                prompt,
-                                anchors,
-                                str(n),
-                                *_measured(adapter, job, rate, args.rounds),
-                            )
-                        )
-                        print(*rows[-1], file=sys.stderr, flush=True)
-    show([rich_table(COLUMNS, rows)], [])
+    report = _Report(args, device)
+    for part in [name for name in args.parts if PARTS[name].is_alone]:
+        report.add("", part, PARTS[part].run(Setting.without_model(device, args.small)))
+    for shape in args.shapes:
+        setting = report.make_setting(shape)
+        if setting is None:
+            continue
+        for part in [name for name in args.parts if not PARTS[name].is_alone]:
+            if report.has_time(shape, part):
+                report.add(shape, part, PARTS[part].run(setting))
+        del setting
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    report.finish()
+
+
+@dataclass
+class _Report:
+    """Rows of all parts, and what was left out."""
+
+    args: argparse.Namespace
+    device: torch.device
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def make_setting(self, shape: str) -> Setting | None:
+        """Make the model of a shape; None if it does not fit."""
+        args = self.args
+        config = config_of(shape, **({"num_hidden_layers": args.layers} if args.layers else {}))
+        dtype = getattr(torch, args.dtype)
+        n_bytes = count_parameters(make_empty_model(config, dtype)) * dtype.itemsize
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0]
+            if 1.3 * n_bytes > free:
+                self.left_out.append(f"{shape}: {n_bytes / 1e9:.0f} GB of weights do not fit")
+                return None
+        if not self.has_time(shape, "its model"):
+            return None
+        model = random_model(config, self.device, dtype)
+        adapter = adapt(model)
+        rate = max(matrix_rate(adapter.shape, self.device) for _ in range(5))
+        _say(
+            f"{shape} on {self.name}, {args.dtype}: a matrix product has {rate / 1e12:.3g} TFLOP/s"
+        )
+        return Setting(
+            device=self.device,
+            is_small=args.small,
+            config=config,
+            model=model,
+            rate=rate,
+            n_bytes=n_bytes,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the device."""
+        is_card = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if is_card else "the CPU"
+
+    def has_time(self, shape: str, part: str) -> bool:
+        """Return whether there is time left for a part; else note that it is left out."""
+        spent = time.perf_counter() - self.started
+        if spent < 60 * self.args.minutes:
+            return True
+        self.left_out.append(f"{shape}, {part}: {spent / 60:.1f} minutes are spent")
+        return False
+
+    def add(self, shape: str, part: str, found: list[dict[str, Any]]) -> None:
+        """Print and keep the rows of a part."""
+        print(f"\n### {' '.join(filter(None, (part, shape)))}\n")
+        columns = list(found[0])
+        table = [tuple(_format(row[column]) for column in columns) for row in found]
+        print("\n".join(markdown_table(columns, table)), flush=True)
+        self.rows += [{"part": part, "shape": shape, **row} for row in found]
+
+    def finish(self) -> None:
+        """Say what was left out, and write the JSON file."""
+        for line in self.left_out:
+            print(f"\nLeft out: {line}.")
+        spent = time.perf_counter() - self.started
+        _say(f"{spent / 60:.1f} minutes")
+        if self.args.json is not None:
+            facts = {
+                "device": self.name,
+                "torch": torch.__version__,
+                "dtype": self.args.dtype,
+                "seconds": round(spent, 1),
+                "rows": self.rows,
+                "left_out": self.left_out,
+            }
+            self.args.json.write_text(json.dumps(facts, indent=1), encoding="utf8")
+
+
+def _format(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -151,128 +164,19 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--shapes", nargs="+", choices=list(SHAPES), default=["llama-3.2-1b", "qwen3-8b"]
+        "--shapes",
+        nargs="+",
+        choices=list(SHAPES),
+        default=["Qwen3-8B", "Llama-3.2-1B", "Llama-3.2-3B", "Qwen3-32B"],
     )
-    parser.add_argument("--examples", type=int, nargs="+", default=[1, 16, 128])
-    parser.add_argument(
-        "--anchors", nargs="+", choices=list(ANCHOR_SETS), default=list(ANCHOR_SETS)
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--layers",
-        type=int,
-        default=None,
-        help="number of layers, to try the script on a small machine",
-    )
+    parser.add_argument("--minutes", type=float, default=7.0, help="no part begins after these")
+    parser.add_argument("--layers", type=int, default=None, help="number of layers, to try it")
+    parser.add_argument("--small", action="store_true", help="few rows and cells, to try it")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     return parser.parse_args()
-
-
-def random_model(
-    config: PretrainedConfig, device: torch.device, dtype: torch.dtype
-) -> HookedTransformer:
-    """Make a HookedTransformer of this shape with random weights."""
-    generator = torch.Generator(device).manual_seed(0)
-    model = empty_model(config, device, dtype)
-    for name, parameter in model.named_parameters():
-        if name.endswith(".w"):
-            parameter.data.fill_(1.0)
-        elif ".b" in name:
-            parameter.data.zero_()
-        else:
-            parameter.data.normal_(std=0.02, generator=generator)
-    return torch.nn.Module.to(model, device)
-
-
-def empty_model(
-    config: PretrainedConfig, device: torch.device, dtype: torch.dtype
-) -> HookedTransformer:
-    """Make a HookedTransformer of this shape, whose weights have no values yet and lie in memory as
-    those of a loaded model: matrices are views of transposed ones.
-    """
-    where = "cpu" if device.type == "meta" else str(device)
-    cfg = make_hooked_config(config, where, dtype, "random")
-    with torch.device(device), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False)
-    for name, parameter in model.named_parameters():
-        if name.endswith("W_O"):
-            stored = torch.empty_like(
-                parameter.permute(2, 0, 1), memory_format=torch.contiguous_format
-            )
-            parameter.data = stored.permute(1, 2, 0)
-        elif "W_" in name.rpartition(".")[2] and name != "embed.W_E":
-            stored = torch.empty_like(parameter.mT, memory_format=torch.contiguous_format)
-            parameter.data = stored.mT
-    return model.eval()
-
-
-def random_job(
-    config: PretrainedConfig, prefix: int, anchors: tuple[str, ...], n: int
-) -> dict[str, Any]:
-    """Make a job (:mod:`protocol`) of random tokens; each donor is as long as its row."""
-    draw = random.Random(0)
-    begin = [draw.randrange(config.vocab_size) for _ in range(prefix)]
-    rows = []
-    for _ in range(n):
-        size = draw.randint(*_QUESTION)
-        ids, donor = (
-            [*begin, *(draw.randrange(config.vocab_size) for _ in range(_BEFORE + size + _AFTER))]
-            for _ in range(2)
-        )
-        first = prefix + _BEFORE
-        places = {"exact_question": list(range(first, first + size)), "pre_answer": [len(ids) - 1]}
-        places = {anchor: places[anchor] for anchor in anchors}
-        rows.append(
-            {
-                "ids": ids,
-                "donor_ids": donor,
-                "target": places,
-                "source": places,
-                "read": len(ids) - 1,
-                "token": donor[-1],
-            }
-        )
-    return {"layers": list(range(config.num_hidden_layers)), "places": list(anchors), "rows": rows}
-
-
-def _measured(adapter: Adapter, job: dict[str, Any], rate: float, rounds: int) -> list[str]:
-    """Measure one job and return its columns."""
-    works = (
-        lambda: engine_alone(adapter, job, "cone"),
-        lambda: careful(adapter.model, job, together=True),
-        lambda: generic(adapter.model, job),
-    )
-    for work in works:
-        work()  # warm-up: kernels are chosen and memory is allocated on first use
-    cuda = adapter.device.type == "cuda"
-    held = torch.cuda.memory_allocated(adapter.device) if cuda else 0
-    times: list[tuple[float, ...]] = []
-    peak = 0
-    for _ in range(rounds):
-        if cuda:
-            torch.cuda.reset_peak_memory_stats(adapter.device)
-        ours = _seconds(works[0])
-        peak = max(peak, torch.cuda.max_memory_allocated(adapter.device) - held) if cuda else 0
-        times.append((ours, *map(_seconds, works[1:])))
-    own = [line[0] for line in times]
-    ratios = [f"{median(line[i] / line[0] for line in times):.1f}" for i in (1, 2)]
-    reached = planned(adapter, job, "cone")[1].flops / median(own) / rate
-    return [
-        f"{median(own):.3f}",
-        spread(own, ".3f"),
-        *ratios,
-        f"{reached:.0%}",
-        f"{peak / 2**30:.2f}" if cuda else "–",
-    ]
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Time a call. It ends with numbers on the CPU, so no kernel is still running."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Count what a GPU would be asked to do, without one: launches, waits of the host and memory.
 
     python benchmarks/without_gpu.py
-    python benchmarks/without_gpu.py --shape qwen3-8b --json without_gpu.json
+    python benchmarks/without_gpu.py --shape Qwen3-8B --json without_gpu.json
 
 The model has the exact shape and no values (torch's meta tensors), so every operation of a pass is
 seen with its sizes, and nothing is computed. *Launches*: operations on the device, without views.
@@ -20,11 +20,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from gpu import PROMPTS, SHAPES, empty_model, random_job
+from gpu_models import PROMPTS, empty_model, random_job
 from peers.report import markdown_table
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from alone import build_batch, make_pairs, make_reader
+from targets import SHAPES, config_of
 
 from anchorlens.engine import cost
 from anchorlens.engine.cone import ConeEngine
@@ -53,7 +54,7 @@ def main() -> None:
     """Count all cases and print the table."""
     args = _arguments()
     warnings.simplefilter("ignore")
-    config = SHAPES[args.shape](**({"num_hidden_layers": args.layers} if args.layers else {}))
+    config = config_of(args.shape, **({"num_hidden_layers": args.layers} if args.layers else {}))
     dtype = getattr(torch, args.dtype)
     rows: list[tuple[str, ...]] = []
     for n, prompt in SWEEPS:
@@ -133,7 +134,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", choices=list(SHAPES), default="qwen3-8b")
+    parser.add_argument("--shape", choices=list(SHAPES), default="Qwen3-8B")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--layers", type=int, default=None, help="number of layers (default: all)")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")

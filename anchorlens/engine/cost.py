@@ -213,7 +213,8 @@ def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
     if device.type == "cpu" and shape.dtype is torch.float32 and is_onednn_faster():
         return int(_PRODUCTS * (min(tokens, MLP_SLICE["cpu"]) // ONEDNN_TOKENS) * size / 2)
     if half_on_cpu(device, shape.dtype) and has_half_products(shape.dtype):
-        return int(_PRODUCTS * (MOST_EVEN // EVEN) * size)
+        # The model's own passes (trial row, spot checks) need about as many of other sizes.
+        return int(2 * _PRODUCTS * (MOST_EVEN // EVEN) * size)
     return 0
 
 

@@ -31,6 +31,11 @@ def free_memory(devices: Sequence[torch.device]) -> int:
 
 
 def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    if device.type != "cuda":
+        return int(psutil.virtual_memory().available)
+    free, total = torch.cuda.mem_get_info(device)
+    used = torch.cuda.memory_allocated(device)
+    # PyTorch keeps blocks that were freed, and may be limited to a share of the card.
+    kept = torch.cuda.memory_reserved(device) - used
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    return int(min(free + kept, allowed - used))

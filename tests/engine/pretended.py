@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from transformer_lens import HookedTransformer
 
+from anchorlens.engine.cone_layout import JOINT_ATTENTION
 from anchorlens.models.blocks import MLP_SLICE
 from anchorlens.models.read import READ_SLICE
 
@@ -192,13 +193,16 @@ def pretended(count=2, free=None):
         "is_available": lambda: True,
         "device_count": lambda: count,
         "mem_get_info": lambda device: (free[torch.device(device).index], 2 * max(free)),
+        "memory_allocated": lambda device: 0,
+        "memory_reserved": lambda device: 0,
+        "get_per_process_memory_fraction": lambda device: 1.0,
         "get_device_name": lambda device: name[torch.device(device).index],
         "empty_cache": lambda: None,
     }
     with ExitStack() as stack:
         for key, value in devices.items():
             stack.enter_context(mock.patch.object(torch.cuda, key, value))
-        for slices in (MLP_SLICE, READ_SLICE):
+        for slices in (MLP_SLICE, READ_SLICE, JOINT_ATTENTION):
             stack.enter_context(mock.patch.dict(slices, {"cuda": slices["cpu"]}))
         # Else a module that moves gives its parameters new numbers, and no other device.
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)
