@@ -1,20 +1,22 @@
 """Count what a GPU would be asked to do, without one: launches, waits of the host and memory.
 
-    python benchmarks/without_gpu.py
-    python benchmarks/without_gpu.py --shape Qwen3-8B --json without_gpu.json
+    python benchmarks/without_gpu.py --json without_gpu.json
+    python benchmarks/without_gpu.py --cards    # the target models on cards of 24 to 141 GB
 
 The model has the exact shape and no values (torch's meta tensors), so every operation of a pass is
 seen with its sizes, and nothing is computed. *Launches*: operations on the device, without views.
 *Waits*: copies to or from the host for which the host waits. *Planned*: bytes beside the weights
 that the planner predicts for the passes. *Peak*: most bytes of tensors that the passes need at
-once; an allocator and matrix libraries add to them. Sites of a grid: ``resid_pre`` by position,
-``z`` by head at all positions, ``z`` by position and head.
+once; an allocator and matrix libraries add to them. With ``--cards`` a pass may take half of what a
+card has beside the weights and 0.5 GB for CUDA, as a sweep does by default. Sites of a grid:
+``resid_pre`` by position, ``z`` by head at all positions, ``z`` by position and head.
 """
 
 import argparse
 import json
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,12 +33,17 @@ from anchorlens.engine import cost
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.measure.patch_plan import plan_swaps
 from anchorlens.models.adapt import adapt
+from anchorlens.models.hf_model import count_parameters, make_empty_model
 from anchorlens.models.hooked import adapter as hooked_adapter
 from tests.engine.stand_in import GPU, StandIn, on_stand_in, run_grid
 
 GIB = 2**30
-CARD = 80 * GIB
-"""Memory of the card that passes are planned for."""
+LARGE = 80 * GIB
+"""Bytes that passes are planned for without ``--cards``."""
+CARDS = (24e9, 48e9, 80e9, 141e9)
+"""Bytes of cards."""
+QUESTIONS, POSITIONS = 16, 64
+"""Size of the sweep and of the grid of heads with ``--cards``."""
 SWEEPS = ((16, "zero-shot"), (16, "5-shot"), (40, "zero-shot"))
 """Questions and prompt of sweeps; every layer is swapped at two anchors."""
 GRIDS = (
@@ -47,25 +54,75 @@ GRIDS = (
     ("z", ("pos", "head"), 1, 32),
 )
 """Site, columns, rows and positions of grids."""
-COLUMNS = ("case", "cells", "passes", "launches", "a block", "waits", "planned GiB", "peak GiB")
+COLUMNS = ("case", "cells", "blocks", "launches", "a block", "waits", "planned GiB", "peak GiB")
+CARD_COLUMNS = (
+    "model",
+    "weights GB",
+    "card GB",
+    "sweep: passes",
+    "planned GB",
+    "peak GB",
+    "grid: passes",
+    "planned GB ",
+    "peak GB ",
+)
 
 
 def main() -> None:
     """Count all cases and print the table."""
     args = _arguments()
     warnings.simplefilter("ignore")
+    if args.cards:
+        columns, rows = CARD_COLUMNS, [row for shape in SHAPES for row in _count_cards(shape, args)]
+        print(f"{args.dtype}.\n")
+    else:
+        columns, rows = COLUMNS, _count_cases(args)
+        print(f"{args.shape}, {args.dtype}, {LARGE / GIB:.0f} GiB beside the weights.\n")
+    print("\n".join(markdown_table(columns, rows)))
+    if args.json is not None:
+        facts = [dict(zip(columns, row, strict=True)) for row in rows]
+        args.json.write_text(json.dumps(facts, indent=1), encoding="utf8")
+
+
+def _count_cases(args: argparse.Namespace) -> list[tuple[str, ...]]:
+    """Count sweeps and grids of one model, with much memory."""
     config = config_of(args.shape, **({"num_hidden_layers": args.layers} if args.layers else {}))
     dtype = getattr(torch, args.dtype)
     rows: list[tuple[str, ...]] = []
     for n, prompt in SWEEPS:
-        rows.append(_count_sweep(_engine(config, dtype), config, n, prompt))
+        cells, gpu, planned = _run_sweep(_engine(config, dtype), config, n, prompt, LARGE)
+        rows.append(_row(f"swap of {n} questions, {prompt}", cells, gpu, planned))
     for site, columns, n_rows, n_pos in GRIDS:
-        rows.append(_count_grid(_engine(config, dtype), site, columns, n_rows, n_pos))
-    print(f"{args.shape}, {args.dtype}, planned for {CARD / GIB:.0f} GiB beside the weights.\n")
-    print("\n".join(markdown_table(COLUMNS, rows)))
-    if args.json is not None:
-        facts = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        args.json.write_text(json.dumps(facts, indent=1), encoding="utf8")
+        gpu, cells, planned = run_grid(
+            _engine(config, dtype), site, columns, n_rows=n_rows, n_pos=n_pos, budget=LARGE
+        )
+        name = f"{site} by {' and '.join(columns)}, {n_rows} x {n_pos}"
+        rows.append(_row(name, cells, gpu, planned))
+    return rows
+
+
+def _count_cards(name: str, args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    """Count a sweep and a grid of heads of one model on cards of several sizes."""
+    config = config_of(name, **({"num_hidden_layers": args.layers} if args.layers else {}))
+    dtype = getattr(torch, args.dtype)
+    weights = count_parameters(make_empty_model(config, dtype)) * dtype.itemsize
+    for card in CARDS:
+        free = card - weights - 0.5e9
+        start = (name, f"{weights / 1e9:.1f}", f"{card / 1e9:.0f}")
+        if free < 1e9:
+            yield (*start, *["streamed"] * (len(CARD_COLUMNS) - len(start)))
+            continue
+        budget = int(free / 2)
+        cone = _engine(config, dtype)
+        _, sweep, of_sweep = _run_sweep(cone, config, QUESTIONS, "zero-shot", budget)
+        grid, _, of_grid = run_grid(
+            _engine(config, dtype), "z", ("head",), n_rows=1, n_pos=POSITIONS, budget=budget
+        )
+        row = list(start)
+        for gpu, planned in ((sweep, of_sweep), (grid, of_grid)):
+            passes = gpu.waits.count("layer") // config.num_hidden_layers
+            row += [f"{passes}", f"{planned / 1e9:.2f}", f"{gpu.peak / 1e9:.2f}"]
+        yield tuple(row)
 
 
 def _engine(config: Any, dtype: torch.dtype) -> ConeEngine:
@@ -78,8 +135,14 @@ def _engine(config: Any, dtype: torch.dtype) -> ConeEngine:
     return cone
 
 
-def _count_sweep(cone: ConeEngine, config: Any, n: int, prompt: str) -> tuple[str, ...]:
-    """Count the passes of a sweep of swaps, without nulls and checks."""
+def _run_sweep(
+    cone: ConeEngine, config: Any, n: int, prompt: str, budget: int
+) -> tuple[int, StandIn, int]:
+    """Run the passes of a sweep of swaps on the stand-in, without nulls and checks.
+
+    Returns:
+        The number of cells, the account, and the planned bytes of the largest pass.
+    """
     job = random_job(config, PROMPTS[prompt], ("exact_question", "pre_answer"), n)
     pairs = make_pairs(job)
     # Seconds are not predicted here: there is no device whose rate could be measured.
@@ -92,7 +155,7 @@ def _count_sweep(cone: ConeEngine, config: Any, n: int, prompt: str) -> tuple[st
             site="resid_pre",
             window=1,
             batch_size=None,
-            max_memory=CARD,
+            max_memory=budget,
             checks=0,
         )
     with on_stand_in(cone) as gpu:
@@ -102,17 +165,7 @@ def _count_sweep(cone: ConeEngine, config: Any, n: int, prompt: str) -> tuple[st
                 for batch in group.batches
             ]
             cone.run_swap_batches(batches, site="resid_pre", window=1, on_progress=gpu.layer)
-    return _row(f"swap of {n} questions, {prompt}", plan.cells, gpu, plan.pass_bytes)
-
-
-def _count_grid(
-    cone: ConeEngine, site: str, columns: tuple[str, ...], n_rows: int, n_pos: int
-) -> tuple[str, ...]:
-    """Count the passes of a grid of the drop-in, without its checks; the metric is a logit
-    difference at the last position.
-    """
-    gpu, cells, planned = run_grid(cone, site, columns, n_rows=n_rows, n_pos=n_pos, budget=CARD)
-    return _row(f"{site} by {' and '.join(columns)}, {n_rows} x {n_pos}", cells, gpu, planned)
+    return plan.cells, gpu, plan.pass_bytes
 
 
 def _row(name: str, cells: int, gpu: StandIn, planned: int) -> tuple[str, ...]:
@@ -137,6 +190,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=list(SHAPES), default="Qwen3-8B")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--layers", type=int, default=None, help="number of layers (default: all)")
+    parser.add_argument("--cards", action="store_true", help="the target models on several cards")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     return parser.parse_args()
 
