@@ -7,6 +7,7 @@ Some cells are measured first, with full forward passes.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -34,10 +35,12 @@ from anchorlens.measure.grid_cells import (
     Index,
     NotMeasured,
     Rectangle,
+    Rectangles,
     clean_activations,
     plan_passes,
     run_with_capture,
 )
+from anchorlens.measure.oom_splitting import OomSplitter
 from anchorlens.measure.patch_plan import join_passes
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import SITES
@@ -306,15 +309,23 @@ class _GridPasses:
         wanted = set(cells)
         budget = free_memory(grid.adapter.devices) // 2
         passes = plan_passes(self._engine, grid, reader, cells, budget)
+        splitter = OomSplitter(grid.adapter.device)
+        measure = partial(self._run_together, reader=reader, wanted=wanted)
         for together in join_passes(passes, budget):
-            rectangles = [one.content for one in together]
-            batches: list[tuple[SwapBatch, Sequence[int]]] = []
-            for rectangle in rectangles:
-                swaps = tuple(map(grid.swap, rectangle.places))
-                batches.append((SwapBatch(grid.tokens, reader, swaps), rectangle.layers))
-            results = self._engine.run_swap_batches(batches, site=grid.site, window=1)
-            for rectangle, (batch, _), result in zip(rectangles, batches, results, strict=True):
-                self._take(rectangle, batch, result, wanted)
+            splitter.measure_or_split(measure, Rectangles(tuple(one.content for one in together)))
+
+    def _run_together(
+        self, rectangles: Rectangles, *, reader: FunctionReader, wanted: set[Index]
+    ) -> None:
+        """Measure the cells of passes that run through the layers together."""
+        grid = self._grid
+        batches: list[tuple[SwapBatch, Sequence[int]]] = []
+        for rectangle in rectangles.parts:
+            swaps = tuple(map(grid.swap, rectangle.places))
+            batches.append((SwapBatch(grid.tokens, reader, swaps), rectangle.layers))
+        results = self._engine.run_swap_batches(batches, site=grid.site, window=1)
+        for rectangle, (batch, _), result in zip(rectangles.parts, batches, results, strict=True):
+            self._take(rectangle, batch, result, wanted)
 
     def _take(
         self,

@@ -16,6 +16,7 @@ from anchorlens.engine.hooked_passes import by_head
 from anchorlens.engine.patches import AnchorSwap, Slots, token_rows
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
+from anchorlens.measure.budget import halves
 from anchorlens.measure.patch_plan import SizedPass, is_wide
 from anchorlens.models.adapter import HEAD_SITES, Adapter
 from anchorlens.models.backend import LensModel
@@ -145,6 +146,33 @@ class Rectangle:
 
     layers: tuple[int, ...]
     places: tuple[Index, ...]
+
+    def split(self) -> "tuple[Rectangle, ...]":
+        """Split the places in halves, those of one place by layers; () for one cell."""
+        if len(self.places) > 1:
+            return tuple(Rectangle(self.layers, tuple(part)) for part in halves(self.places))
+        if len(self.layers) > 1:
+            return tuple(Rectangle(tuple(part), self.places) for part in halves(self.layers))
+        return ()
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """Rectangles whose passes run through the layers together."""
+
+    parts: tuple[Rectangle, ...]
+
+    @property
+    def work(self) -> float:
+        """Number of cells."""
+        return float(sum(len(one.layers) * len(one.places) for one in self.parts))
+
+    def split(self) -> "tuple[Rectangles, ...]":
+        """Split the rectangles in halves, else the only one; () for one cell."""
+        first, *others = self.parts
+        if others:
+            return tuple(Rectangles(tuple(part)) for part in halves(self.parts))
+        return tuple(Rectangles((part,)) for part in first.split())
 
 
 def plan_passes(

@@ -302,7 +302,8 @@ def _checksums(tensor: Tensor) -> tuple[int, int]:
     are summed first.
     """
     integers = _INTEGERS[tensor.element_size()]
-    columns = torch.zeros(PRIME, dtype=torch.int64)
+    device = tensor.device
+    columns = torch.zeros(PRIME, dtype=torch.int64, device=device)
     seen = 0
     rows = torch.atleast_1d(tensor)
     for piece in rows.split(max(1, PIECE * len(rows) // max(1, rows.numel()))):
@@ -316,15 +317,17 @@ def _checksums(tensor: Tensor) -> tuple[int, int]:
             columns[start : start + width] += _column_sums(entries[:n].view(-1, width))
             entries = entries[n:]
             seen += n
-    weights = torch.arange(1, PRIME + 1)
-    return int(columns.sum()) % 2**64, int((columns * weights).sum()) % 2**64
+    weights = torch.arange(1, PRIME + 1, device=device)
+    sums = torch.stack([columns.sum(), (columns * weights).sum()])
+    first, second = sums.tolist()  # the only copy from a GPU
+    return first % 2**64, second % 2**64
 
 
 def _column_sums(rows: Tensor) -> Tensor:
-    """Sum over the first axis, as int64 on the CPU."""
+    """Sum over the first axis, as int64."""
     if rows.device.type == "cpu":  # numpy's single thread is faster than torch on a busy machine
         return torch.from_numpy(rows.numpy().sum(0, dtype=np.int64))
-    return rows.sum(0, dtype=torch.int64).cpu()
+    return rows.sum(0, dtype=torch.int64)
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -11,6 +11,7 @@ import torch
 import transformer_lens.patching as theirs
 
 from anchorlens import patching as ours
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import InputError
 from anchorlens.measure import grid, patch_plan
 from anchorlens.models.adapt import adapt
@@ -193,6 +194,31 @@ def test_passes_of_a_large_grid_share_the_unpatched_rows_where_memory_allows_it(
     own = corrupted[:, 2:].numel()
     assert through[0] > through[2**40]
     assert (through[0] - through[2**40]) % own == 0
+
+
+@pytest.mark.parametrize("name", ["resid_pre", "attn_head_out_by_pos"])
+def test_passes_that_do_not_fit_into_memory_are_split(tiny_model, monkeypatch, name):
+    """Up to single cells if need be; the values stay, and one warning is shown."""
+    model = tiny_model("llama")
+    clean, corrupted = prompts(2, first_difference=2)
+    cache = cached(model, clean)
+    patch = getattr(ours, f"get_act_patch_{name}")
+    whole = patch(model, corrupted, cache, last)
+    right, sizes = ConeEngine.run_swap_batches, []
+
+    def run(engine, batches, **options):
+        cells = sum(len(batch.swaps) * len(layers) for batch, layers in batches)
+        sizes.append(cells)
+        if cells > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return right(engine, batches, **options)
+
+    monkeypatch.setattr(ConeEngine, "run_swap_batches", run)
+    with pytest.warns(UserWarning, match="Memory ran out") as told:
+        split = patch(model, corrupted, cache, last)
+    torch.testing.assert_close(split, whole, rtol=0, atol=1e-4)
+    assert len(told) == 1
+    assert min(sizes) <= 3 < max(sizes)
 
 
 def test_values_come_from_the_given_cache(tiny_model):
