@@ -1,6 +1,7 @@
 """Grids of `anchorlens.patching` in half precision, beside TransformerLens in the same dtype.
 
     python benchmarks/half_grids.py --grids 200 --json half_grids.json
+    python benchmarks/half_grids.py --sweeps 200    # al.patch_sweep instead of the drop-in
 
 Draws grids at random: SmolLM2 and small random checkpoints of every family (some with massive
 activations), bfloat16 and float16, several sites, metrics and prompts. Each grid is measured here
@@ -9,6 +10,10 @@ Counts the grids that fell back to one forward pass per cell. The difference of 
 float32 run, as a share of the largest effect of that run, is listed for both: median and 99th
 percentile over the cells of all grids. Metrics that move in steps are listed by themselves, as the
 share of cells whose value is another one.
+
+With ``--sweeps`` each grid is a patch sweep of two random pairs. The reference engine, whose passes
+are TransformerLens' own, takes the place of TransformerLens. A sweep that is not measured by the
+cone engine, or stops in a check, counts as fallen back.
 """
 
 import argparse
@@ -201,6 +206,67 @@ def measure_grid(
     )
 
 
+def measure_sweep(name: str, dtype: str, half: Any, exact: Any, rng: random.Random) -> Grid:
+    """Measure one patch sweep with random pairs, site and metric."""
+    by, site = rng.choice(
+        (
+            ("position", "resid_pre"),
+            ("position", "attn_out"),
+            ("position", "mlp_out"),
+            ("head", "z"),
+            ("head", "v"),
+            ("head", "q"),
+        )
+    )
+    metric = rng.choice(("logit_diff", "prob", "logprob", "kl"))
+    options = {"by": by, "site": site, "metric": metric, "progress": False}
+    options["layers"] = sorted(rng.sample(range(int(half.cfg.n_layers)), 2))
+    pairs = [_random_pair(rng) for _ in range(2)]
+
+    def values(model: Any, engine: str) -> np.ndarray:
+        sweep = al.patch_sweep(model, pairs, engine=engine, **options)
+        used = sweep.record["plan"]["engine"]
+        if used != engine:
+            raise al.CheckError(f"measured by the {used} engine: {sweep.record['plan']['reason']}")
+        frame = sweep.samples()
+        own = frame[frame["control"] == "none"] if "control" in frame else frame
+        return own["effect"].to_numpy(dtype=float)
+
+    fallback = ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wanted, their = values(exact, "cone"), values(half, "reference")
+        try:
+            found = values(half, "cone")
+        except al.CheckError as why:
+            fallback, found = str(why), their
+    size = float(np.nanmax(np.abs(wanted))) or 1.0
+    return Grid(
+        model=name,
+        dtype=dtype,
+        function=f"patch_sweep {site} by {by}",
+        metric=metric,
+        fallback=fallback,
+        ours=tuple((np.abs(found - wanted) / size).tolist()),
+        theirs=tuple((np.abs(their - wanted) / size).tolist()),
+        told=any("noise floor" in str(one.message) for one in caught),
+    )
+
+
+def _random_pair(rng: random.Random) -> dict[str, str]:
+    """Return a pair of prompts of seven words that differ in one."""
+    words = ["".join(rng.sample("abcdefghinos", 2)) for _ in range(7)]
+    other = list(words)
+    other[rng.randrange(5)] = "".join(rng.sample("klmpqrtuvw", 2))
+    answer, wrong = rng.sample("abcdefghi", 2)
+    return {
+        "clean": " ".join(words),
+        "corrupted": " ".join(other),
+        "answer": f" {answer}",
+        "wrong": f" {wrong}",
+    }
+
+
 def choose_cells(
     model: Any, site: str, axes: Sequence[str], n_pos: int, rng: random.Random, n_cells: int
 ) -> pd.DataFrame:
@@ -248,9 +314,17 @@ def models(
 
 
 def run(
-    names: Sequence[str], dtypes: Sequence[str], n_grids: int, n_cells: int, seed: int = 0
+    names: Sequence[str],
+    dtypes: Sequence[str],
+    n_grids: int,
+    n_cells: int,
+    seed: int = 0,
+    *,
+    sweeps: bool = False,
 ) -> list[Grid]:
-    """Measure ``n_grids`` grids, spread evenly over models and dtypes."""
+    """Measure ``n_grids`` grids, spread evenly over models and dtypes; ``sweeps``: by patch
+    sweeps.
+    """
     grids: list[Grid] = []
     n_models = len(names) * len(dtypes)
     with tempfile.TemporaryDirectory() as folder:
@@ -258,7 +332,10 @@ def run(
             own = n_grids * (number + 1) // n_models - n_grids * number // n_models
             for i in range(own):
                 rng = random.Random(f"{seed}:{name}:{dtype}:{i}")
-                grids.append(measure_grid(name, dtype, half, exact, rng, n_cells))
+                if sweeps:
+                    grids.append(measure_sweep(name, dtype, half, exact, rng))
+                else:
+                    grids.append(measure_grid(name, dtype, half, exact, rng, n_cells))
     return grids
 
 
@@ -307,6 +384,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--grids", type=int, default=200)
+    parser.add_argument("--sweeps", type=int, default=0, help="patch sweeps instead of grids")
     parser.add_argument("--cells", type=int, default=24, help="cells of each grid")
     parser.add_argument("--models", nargs="+", default=None)
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES))
@@ -316,7 +394,9 @@ def main() -> None:
     default = [*FAMILIES, *FURTHER_FAMILIES, "llama massive", "qwen3 massive", "neox massive"]
     default = [name for name in default if name != "gemma3_multimodal"] + ["smollm2-135m-instruct"]
     start = time.process_time()
-    grids = run(args.models or default, args.dtypes, args.grids, args.cells, args.seed)
+    n = args.sweeps or args.grids
+    names = args.models or default
+    grids = run(names, args.dtypes, n, args.cells, args.seed, sweeps=args.sweeps > 0)
     print("\n".join(lines(grids)))
     for grid in grids:
         if grid.fallback:
