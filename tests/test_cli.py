@@ -611,7 +611,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny
     assert re.fullmatch(
         r"\S*llama on mine: 5 rows, \d+ cells in \d+ batches; engine cone; about \d+ GFLOP,"
         r" [\d.]+ s, "
-        r"at most \d+ MB beside the model\n",
+        r"at most \d+ MB beside the model\n  memory: (\S[^,\n]* [\d.]+ MB(, |$))+\n",
         out,
     )
     assert not (tmp_path / "a").exists()
@@ -622,6 +622,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(capsys, args, tiny
     )
     assert [(p["dataset"], p["engine"], p["rows"]) for p in plans] == [("mine", "reference", 5)] * 2
     assert all(p["cells"] > 0 and p["peak_bytes"] > 0 and p["seconds"] >= 0 for p in plans)
+    assert all(sum(p["memory"].values()) == p["peak_bytes"] for p in plans)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -48,6 +48,21 @@ def test_more_of_anything_needs_more_memory(tiny_model):
     assert {name for name, need in more.items() if need <= one} == set()
 
 
+@pytest.mark.parametrize("reads", [1, 4000])
+@pytest.mark.parametrize("engine", [ConeEngine, ReferenceEngine])
+def test_the_terms_of_a_pass_are_all_of_its_memory(tiny_model, engine, reads):
+    own = engine(adapt(tiny_model("llama")))
+    group = GroupSize(80, 4, 20, 50)
+    size = PassSize(
+        clean_tokens=200, clean_rows=4, clean_keys=50, cell_groups=(group,), reads=reads
+    )
+    terms = own.pass_terms(size, 3)
+    assert sum(terms.values()) == own.pass_bytes(size, 3)
+    assert all(terms.values())
+    if engine is ConeEngine:  # many reads: their logits take more than a block
+        assert ("logits" in terms) is (reads > 1)
+
+
 def test_lanes_join_where_their_window_begins():
     """Layers in any order: lanes stand in the order in which they join, and those that are changed
     together are neighbours.
