@@ -47,8 +47,9 @@ from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
 LANDED = "landed"
-# Tokens that a prefix must save, because it costs an extra product in every attention layer.
-_MIN_SAVED_TOKENS = 32
+# Tokens that a prefix must save. It costs an extra product in every attention layer, and on a GPU
+# forty more operations, each of which takes as long to launch as several tokens to compute.
+_MIN_SAVED_TOKENS = {"cpu": 32, "cuda": 512, "mps": 128}
 # Tokens in the top layer of a pass beyond which throughput no longer grows.
 _MOST_TOKENS = {"cpu": 2048, "cuda": 131072, "mps": 8192}
 
@@ -70,7 +71,7 @@ class ConeEngine(Engine):
 
     @override
     def reset(self, shared: Sequence[int] = ()) -> None:
-        ids = tuple(shared) if len(shared) >= _MIN_SAVED_TOKENS else ()
+        ids = tuple(shared) if len(shared) >= _MIN_SAVED_TOKENS["cpu"] else ()
         if ids != (() if self._shared is None else self._shared.ids):
             self._shared = None
             if ids:
@@ -320,8 +321,9 @@ class ConeEngine(Engine):
         self._last = ids
         shared = common_prefix([cached.ids, ids], len(ids)) if cached is not None else 0
         saved = (len(ids) - shared) * (rows - 1)
-        length = len(ids) if saved >= _MIN_SAVED_TOKENS else recurring
-        is_short = length - shared < _MIN_SAVED_TOKENS and length < len(ids)
+        least = _MIN_SAVED_TOKENS.get(self.adapter.device.type, _MIN_SAVED_TOKENS["cpu"])
+        length = len(ids) if saved >= least else recurring
+        is_short = length - shared < least and length < len(ids)
         if is_short or length <= shared:
             return cached if shared else None, []
         extension = Pass(

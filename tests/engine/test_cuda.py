@@ -151,9 +151,9 @@ def test_a_common_prefix_waits_for_nothing_and_rows_share_their_launches(tiny_mo
     """Alone in its own pass, or in that of the rows."""
     cone, launches = copied(tiny_model, "llama")[0], []
     for rows in (
-        2,
-        6,
-        12,
+        16,
+        24,
+        32,
     ):  # even: the middle one of an odd number is its own donor, and its cells are shorter
         gpu = swapped(cone, rows, lead)
         launches.append(gpu.launches)
