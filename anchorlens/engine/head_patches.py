@@ -12,14 +12,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.engine.hooked_passes import by_head, last_stream
 from anchorlens.engine.landing import code, evidence_dtype, project, projection
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
-from anchorlens.engine.reference import swap_hooks, swap_streams
+from anchorlens.engine.reference import swap_streams
 from anchorlens.models.adapter import Adapter, Hook
+from anchorlens.models.devices import index_on, on
 
 
 @dataclass(frozen=True)
@@ -104,19 +106,6 @@ def _outputs(
     """
     seen: list[Tensor] = []
 
-    def note(value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG001
-        assert landed is not None  # else it is not attached
-        for number, (swap, site) in zip(numbers, swaps, strict=True):
-            row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
-            position = swap.slots.positions[row, slot]
-            table = by_head(value, site)
-            for head in range(table.shape[2]) if swap.heads is None else swap.heads:
-                values = table[row, position, head]
-                weights = projection(values.shape[-1], values.device)
-                terms = project(values, weights) * code(layer, row, position, head, values.device)
-                landed[number, layer] += terms.sum().to(landed.device)
-        return value
-
     def read(value: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         seen.append(value.flatten(2).to(adapter.device, copy=True))
         if restored is None:
@@ -124,18 +113,112 @@ def _outputs(
         return restored[len(seen) - 1].view_as(value).to(value.device)
 
     layers = range(adapter.n_layers)
-    reads: list[Hook] = [(adapter.hook_name("z", layer), read) for layer in layers]
-    patches: list[Hook] = []
-    for swap, site in swaps:
-        if swap.streams is not None:
-            patches += swap_hooks(adapter, swap.slots, swap.streams, site, layers, swap.heads)
-    notes: list[Hook] = []
-    if landed is not None:
+    hooks: list[Hook] = []
+    if swaps:
+        site = swaps[0][1]
+        writer = _Writer(adapter, [swap for swap, _ in swaps], site)
         for layer in layers:
-            name = adapter.hook_name(swaps[0][1], layer)
-            notes.append((name, partial(note, layer=layer)))
-    last_stream(adapter, batch.tokens, [*patches, *notes, *reads])
+            name = adapter.hook_name(site, layer)
+            hooks.append((name, partial(writer.write, layer=layer)))
+            if landed is not None:
+                note = partial(writer.note, layer=layer, landed=landed, numbers=numbers)
+                hooks.append((name, note))
+    reads: list[Hook] = [(adapter.hook_name("z", layer), read) for layer in layers]
+    last_stream(adapter, batch.tokens, [*hooks, *reads])
     return torch.stack(seen)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Activations that the swaps of a pass write, on one device.
+
+    Attributes:
+        index: Row, position and head of each.
+        swap: Number of its swap among those of the pass.
+        values: What is written, at every layer.
+        codes: Number of its place in every layer (:mod:`anchorlens.engine.landing`).
+        weights: Weights of the entries of an activation.
+    """
+
+    index: tuple[Int[Tensor, "entry"], Int[Tensor, "entry"], Int[Tensor, "entry"]]
+    swap: Int[Tensor, "entry"]
+    values: Float[Tensor, "layer entry width"]
+    codes: Float[Tensor, "layer entry"]
+    weights: Float[Tensor, "width"]
+
+
+class _Writer:
+    """Hooks that write all swaps of a pass at their site, and note what was written.
+
+    Args:
+        adapter: The model.
+        swaps: Swaps with ``streams``, of which no two write the same activation.
+        site: Their site.
+    """
+
+    def __init__(self, adapter: Adapter, swaps: Sequence[AnchorSwap], site: str) -> None:
+        self._adapter = adapter
+        self._site = site
+        n_heads = adapter.n_heads(site)
+        # Swap, row, position and head of each activation, and its values at every layer.
+        places: list[Int[Tensor, "4 entry"]] = []
+        values: list[Float[Tensor, "layer entry width"]] = []
+        for number, swap in enumerate(swaps):
+            assert swap.streams is not None  # see the class
+            row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
+            position = swap.slots.positions[row, slot]
+            heads = range(n_heads) if swap.heads is None else swap.heads
+            own = swap.streams.unflatten(-1, (n_heads, -1))[..., heads.start : heads.stop, :]
+            at = on(own.device, row), on(own.device, slot)
+            values.append(
+                rearrange(own[:, at[0], at[1]], "layer patch head w -> layer (head patch) w")
+            )
+            for head in heads:
+                same = torch.tensor([number, head])[:, None].expand(-1, len(row))
+                places.append(torch.stack([same[0], row, position, same[1]]))
+        self._places = torch.cat(places, 1)
+        self._values = torch.cat(values, 1)
+        self._on: dict[torch.device, _Written] = {}
+
+    def write(self, value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG002
+        """Return the activations of a layer with those of the swaps."""
+        written = self._written_on(value.device)
+        changed = value.clone()
+        by_head(changed, self._site)[written.index] = written.values[layer].to(value.dtype)
+        return changed
+
+    def note(
+        self,
+        value: Tensor,
+        hook: Any,  # noqa: ARG002
+        layer: int,
+        landed: Float[Tensor, "swap layer"],
+        numbers: Sequence[int],
+    ) -> Tensor:
+        """Add the evidence of a layer to that of the swaps, whose numbers in ``landed`` are
+        ``numbers``.
+        """
+        written = self._written_on(value.device)
+        entries = by_head(value, self._site)[written.index]
+        terms = project(entries, written.weights) * written.codes[layer]
+        sums = terms.new_zeros(len(numbers)).index_add_(0, written.swap, terms)
+        landed[index_on(landed.device, tuple(numbers)), layer] += sums.to(landed.device)
+        return value
+
+    def _written_on(self, device: torch.device) -> _Written:
+        """Return the tables on a device; blocks may lie on several."""
+        if device not in self._on:
+            _, row, position, head = self._places
+            layers = torch.arange(self._adapter.n_layers)[:, None]
+            number, *index = on(device, self._places)
+            self._on[device] = _Written(
+                index=tuple(index),
+                swap=number,
+                values=self._values.to(device),
+                codes=code(layers, row, position, head, device),
+                weights=projection(self._values.shape[-1], device),
+            )
+        return self._on[device]
 
 
 def _group_independent(
