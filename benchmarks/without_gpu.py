@@ -5,7 +5,8 @@
 
 The model has the exact shape and no values (torch's meta tensors), so every operation of a pass is
 seen with its sizes, and nothing is computed. *Launches*: operations on the device, without views.
-*Waits*: copies to or from the host for which the host waits. *Planned*: bytes beside the weights
+*Waits*: copies to or from the host for which the host waits. *Moved*: bytes that all operations
+read and write. *Planned*: bytes beside the weights
 that the planner predicts for the passes. *Peak*: most bytes of tensors that the passes need at
 once; an allocator and matrix libraries add to them. With ``--cards`` a pass may take half of what a
 card has beside the weights and 0.5 GB for CUDA, as a sweep does by default. Sites of a grid:
@@ -54,7 +55,17 @@ GRIDS = (
     ("z", ("pos", "head"), 1, 32),
 )
 """Site, columns, rows and positions of grids."""
-COLUMNS = ("case", "cells", "blocks", "launches", "a block", "waits", "planned GiB", "peak GiB")
+COLUMNS = (
+    "case",
+    "cells",
+    "launches",
+    "a block",
+    "waits",
+    "TFLOP",
+    "GB moved",
+    "planned GiB",
+    "peak GiB",
+)
 CARD_COLUMNS = (
     "model",
     "weights GB",
@@ -90,14 +101,13 @@ def _count_cases(args: argparse.Namespace) -> list[tuple[str, ...]]:
     dtype = getattr(torch, args.dtype)
     rows: list[tuple[str, ...]] = []
     for n, prompt in SWEEPS:
-        cells, gpu, planned = _run_sweep(_engine(config, dtype), config, n, prompt, LARGE)
-        rows.append(_row(f"swap of {n} questions, {prompt}", cells, gpu, planned))
+        found = _run_sweep(_engine(config, dtype), config, n, prompt, LARGE)
+        rows.append(_row(f"swap of {n} questions, {prompt}", *found))
     for site, columns, n_rows, n_pos in GRIDS:
-        gpu, cells, planned = run_grid(
+        found = run_grid(
             _engine(config, dtype), site, columns, n_rows=n_rows, n_pos=n_pos, budget=LARGE
         )
-        name = f"{site} by {' and '.join(columns)}, {n_rows} x {n_pos}"
-        rows.append(_row(name, cells, gpu, planned))
+        rows.append(_row(f"{site} by {' and '.join(columns)}, {n_rows} x {n_pos}", *found))
     return rows
 
 
@@ -114,8 +124,8 @@ def _count_cards(name: str, args: argparse.Namespace) -> Iterator[tuple[str, ...
             continue
         budget = int(free / 2)
         cone = _engine(config, dtype)
-        _, sweep, of_sweep = _run_sweep(cone, config, QUESTIONS, "zero-shot", budget)
-        grid, _, of_grid = run_grid(
+        sweep, _, of_sweep, _ = _run_sweep(cone, config, QUESTIONS, "zero-shot", budget)
+        grid, _, of_grid, _ = run_grid(
             _engine(config, dtype), "z", ("head",), n_rows=1, n_pos=POSITIONS, budget=budget
         )
         row = list(start)
@@ -137,11 +147,11 @@ def _engine(config: Any, dtype: torch.dtype) -> ConeEngine:
 
 def _run_sweep(
     cone: ConeEngine, config: Any, n: int, prompt: str, budget: int
-) -> tuple[int, StandIn, int]:
+) -> tuple[StandIn, int, int, float]:
     """Run the passes of a sweep of swaps on the stand-in, without nulls and checks.
 
     Returns:
-        The number of cells, the account, and the planned bytes of the largest pass.
+        As :func:`tests.engine.stand_in.run_grid`.
     """
     job = random_job(config, PROMPTS[prompt], ("exact_question", "pre_answer"), n)
     pairs = make_pairs(job)
@@ -165,19 +175,20 @@ def _run_sweep(
                 for batch in group.batches
             ]
             cone.run_swap_batches(batches, site="resid_pre", window=1, on_progress=gpu.layer)
-    return plan.cells, gpu, plan.pass_bytes
+    return gpu, plan.cells, plan.pass_bytes, plan.flops
 
 
-def _row(name: str, cells: int, gpu: StandIn, planned: int) -> tuple[str, ...]:
+def _row(name: str, gpu: StandIn, cells: int, planned: int, flops: float) -> tuple[str, ...]:
     layers = gpu.waits.count("layer")
     waits = len(gpu.waits) - layers
     return (
         name,
         f"{cells:,}",
-        f"{layers}",
         f"{gpu.launches:,}",
         f"{gpu.launches / max(1, layers):.0f}",
         f"{waits:,}",
+        f"{flops / 1e12:.1f}",
+        f"{gpu.moved / 1e9:.0f}",
         f"{planned / GIB:.2f}",
         f"{gpu.peak / GIB:.2f}",
     )

@@ -41,6 +41,7 @@ class StandIn(TorchDispatchMode):
         waits: Events that the host waits for, and ``layer`` at the end of each layer, in order.
         launches: Operations on tensors of the stand-in that compute or copy something.
         by_operation: Operation -> its number among the launches.
+        moved: Bytes that all launches read and write.
         live: Bytes of tensors that were made while it was active and are still needed.
         peak: Most of these.
     """
@@ -51,6 +52,7 @@ class StandIn(TorchDispatchMode):
         self.pinned: dict[int, torch.Tensor] = {}
         self.launches = 0
         self.by_operation: Counter[str] = Counter()
+        self.moved = 0
         self.live = self.peak = 0
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
@@ -78,10 +80,12 @@ class StandIn(TorchDispatchMode):
             f"{func} makes its table on the device"
         )
         name = func.overloadpacket.__name__
+        result = func(*args, **kwargs)
         if there and not func.is_view and name not in FREE:
             self.launches += 1
             self.by_operation[name] += 1
-        return self._account(func(*args, **kwargs), args, kwargs)
+            self.moved += _moved(name, [x for x in tensors if x.is_meta], result)
+        return self._account(result, args, kwargs)
 
     def _account(self, result: Any, args: Any, kwargs: Any) -> Any:
         """Add the memory of new results, and forget that of tensors that are gone."""
@@ -114,6 +118,16 @@ class StandIn(TorchDispatchMode):
         """Note the end of a layer; to be given as ``on_progress``."""
         if share:
             self.waits.append("layer")
+
+
+def _moved(name: str, given: list[torch.Tensor], result: Any) -> int:
+    """Return the bytes that an operation reads and writes; indexing reads what it selects."""
+    made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    if name == "index_put_":  # table, values and perhaps indices
+        return 2 * min(x.nbytes for x in given if x.is_floating_point())
+    if name in ("index", "index_select", "gather"):
+        return 2 * sum(x.nbytes for x in made)
+    return sum(x.nbytes for x in [*given, *made])
 
 
 def _fused_norm(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -159,14 +173,15 @@ def run_grid(
     n_pos: int,
     budget: int,
     n_places: int | None = None,
-) -> tuple[StandIn, int, int]:
+) -> tuple[StandIn, int, int, float]:
     """Run the passes of a grid of the drop-in on the stand-in, without its checks; the metric is a
     logit difference at the last position.
 
     ``n_places``: number of places; if None, all.
 
     Returns:
-        The account, the number of cells, and the planned bytes of the largest pass.
+        The account, the number of cells, the planned bytes of the largest pass, and the planned
+        floating-point operations.
     """
     adapter, shape = cone.adapter, cone.adapter.shape
     ids = torch.randint(shape.d_vocab, (n_rows, n_pos), generator=torch.Generator().manual_seed(0))
@@ -182,7 +197,7 @@ def run_grid(
     )
     width = (shape.n_heads, shape.d_head) if site == "z" else (1, shape.d_model)
     tokens = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
-    planned = 0
+    planned, flops = 0, 0.0
     with on_stand_in(cone) as gpu:
         made = torch.empty(adapter.n_layers, n_rows, n_pos, *width, dtype=shape.dtype, device="cpu")
         streams = made.pin_memory().to(GPU, non_blocking=True)
@@ -191,9 +206,10 @@ def run_grid(
         )
         for together in join_passes(plan_passes(cone, grid, reader, cells, budget), budget):
             planned = max(planned, joint_bytes(together))
+            flops += sum(one.flops for one in together)
             batches = []
             for one in together:
                 swaps = tuple(map(grid.swap, one.content.places))
                 batches.append((SwapBatch(tokens, reader, swaps), one.content.layers))
             cone.run_swap_batches(batches, site=site, window=1, on_progress=gpu.layer)
-    return gpu, len(cells), planned
+    return gpu, len(cells), planned, flops
