@@ -23,7 +23,15 @@ import pytest  # noqa: E402
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
+from tests.tiers import mark_cases_beyond_samples  # noqa: E402
+
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave a sample of the cases of some tests in the slow tier."""
+    mark_cases_beyond_samples(items)
 
 
 @pytest.fixture(scope="session")

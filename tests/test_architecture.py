@@ -210,6 +210,7 @@ def test_prompts_and_what_measures_them_import_nothing_of_questions(graph):
     assert imports_of_questions(graph) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line"),
@@ -259,6 +260,7 @@ def test_tests_mirror_the_package():
     ] == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line"),

@@ -1,6 +1,7 @@
 """Tiers of the cases of a parametrised test: that of the test, the slow one, or on request alone."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -27,3 +28,23 @@ def choose_cases(
         else:
             cases.append(pytest.param(*values, marks=ON_REQUEST))
     return cases
+
+
+def mark_cases_beyond_samples(items: Sequence[pytest.Item]) -> None:
+    """Leave a sample of the slow cases of each test marked ``sampled(n)`` in the slow tier: ``n``
+    of them, evenly spread; all others run on request.
+    """
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        is_slow = item.get_closest_marker("slow") is not None
+        if is_slow and item.get_closest_marker("exhaustive") is None:
+            cases[item.nodeid.split("[")[0]].append(item)
+    for own in cases.values():
+        mark = own[0].get_closest_marker("sampled")
+        if mark is None:
+            continue
+        (n,) = mark.args
+        kept = {round(i * (len(own) - 1) / max(1, n - 1)) for i in range(n)}
+        for number, item in enumerate(own):
+            if number not in kept:
+                item.add_marker(pytest.mark.exhaustive)

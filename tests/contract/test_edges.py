@@ -15,6 +15,7 @@ from tests.tiers import choose_cases
 FAMILIES = ("gpt2", "neox", "qwen2", "gemma2", "olmo2")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(("gpt2",), FAMILIES))
 def test_edges_equal_hooks(family):
@@ -30,6 +31,7 @@ def test_edges_of_a_bridge_that_a_user_made():
     assert largest_gap(case, case.draw(8)) < 1e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(("qwen2",), FAMILIES))
 @pytest.mark.filterwarnings("ignore:Few rows")

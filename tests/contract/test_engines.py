@@ -31,6 +31,7 @@ FALLBACK = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "family", choose_cases(("gpt2", "neox", "gemma3", "olmo2"), CONE, slow=("llama",))
 )

@@ -45,6 +45,7 @@ def bridge_in(mode, family):
     return adapt(load_model(bridge, tokenizer=tokenizer()))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family", choose_cases(("gpt2", "llama", "phi3"), CONE, slow=("gemma2", "mistral"))
@@ -90,6 +91,7 @@ def test_a_hook_on_the_module_of_hugging_face_is_named():
         assert choose_engine(adapter, "cone", TRIAL).name == "reference"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The cone engine cannot be used")
 @pytest.mark.parametrize("part", RECURRENT)

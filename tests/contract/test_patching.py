@@ -95,6 +95,7 @@ def close(found, wanted):
     assert float((found - wanted).abs().max()) < 1e-4 * float(wanted.max() - wanted.min())
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family", choose_cases(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"])
@@ -118,6 +119,7 @@ def writes(logits):
     return logits[:, -1].log_softmax(-1)[:, 5].mean()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("metric", [rank, peak, writes], ids=lambda metric: metric.__name__)
 @pytest.mark.parametrize(
     "family", choose_cases(["llama"], ["gpt2", "llama", "gemma3"], slow=["gemma3"])

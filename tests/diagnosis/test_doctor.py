@@ -40,6 +40,7 @@ def statuses(found, status):
     return {check.name for check in found.checks if check.status == status}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("family", "bos"), [("llama", True), ("llama", False), ("gpt2", True)])
@@ -216,6 +217,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
@@ -443,6 +445,7 @@ def test_help_and_import_load_no_torch():
     assert "Exit code 0: no check failed" in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", choose_cases((), BACKENDS, slow=("hooked",)))
 def test_the_demo_model_passes_in_a_minute_or_two(backend):
     before = time.process_time()

@@ -86,6 +86,7 @@ def readers(adapter, rows):
     ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", EACH)
 def test_swaps_at_every_site(tiny_model, family):

@@ -127,6 +127,7 @@ def test_blocks_lie_where_transformerlens_brings_the_stream(tmp_path, layers, n,
         assert account.streams(48) == steps
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family", choose_cases(["llama"], EVERY, slow=["gemma3", "gpt_oss", "neox"])
@@ -148,6 +149,7 @@ def test_it_is_the_model_that_lies_on_one_device(tiny, tiny_model, devices, fami
     assert not any(block._forward_pre_hooks for block in three.blocks)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(["llama"], SOME, slow=["gemma3", "gpt_oss"]))
 def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
@@ -186,6 +188,7 @@ def test_both_engines_give_the_numbers_of_one_device(tiny, devices, family):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", choose_cases(["mask"], ["mask", "zero"]))
 @pytest.mark.parametrize(
     "engine", [ConeEngine, pytest.param(ReferenceEngine, marks=pytest.mark.slow)]
@@ -224,6 +227,7 @@ def test_a_prefix_stays_where_its_layers_are(tiny, devices):
         assert torch.equal(*found)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(["gpt2"], ["llama", "gpt2", "bloom", "gpt_oss"]))
 def test_continuations_are_those_of_one_device(tiny, devices, family):
@@ -239,6 +243,7 @@ def test_continuations_are_those_of_one_device(tiny, devices, family):
     assert len({len(ids) for ids in found[0]}) > 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(["llama"], ["llama", "gpt2", "gpt_oss"]))
 def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
@@ -301,6 +306,7 @@ def test_a_sweep_of_a_spread_model(tiny, devices):
     assert ("n_devices" in one["plan"], two["plan"]["n_devices"]) == (False, 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_truth_probes_of_a_spread_model(tiny, devices):
     data = al.load_qa("popqa-sample", limit=90)

@@ -154,6 +154,7 @@ def log_p(found):
     return torch.cat([m.log_p.double().reshape(-1) for m in (before, *after)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
 @pytest.mark.skipif(

@@ -287,6 +287,7 @@ def test_keys_hide_isolate_restore_and_unfold_the_switch(tmp_path):
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["target", "samples"])
 def test_every_text_can_be_read(figures, tmp_path, name, theme):

@@ -133,6 +133,7 @@ def test_all_names_are_there():
     ]  # two of transformer-lens 4, and ours
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), GRID_CASES)
 def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, name, recwarn):
@@ -150,6 +151,7 @@ def test_grids_of_layer_and_position_run_on_the_cone_engine(tiny_model, family, 
     assert not [w for w in recwarn if "one forward pass" in str(w.message)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "function", sorted(set(FUNCTIONS) - {f"get_act_patch_{name}" for name in GRIDS})

@@ -30,6 +30,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "n_prompts"), CASES)
 def test_every_function_on_smollm2(smollm2, name, n_prompts):

@@ -165,6 +165,7 @@ def test_alternatives_are_read_from_lists_cells_and_separated_texts(tmp_path):
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 @pytest.mark.parametrize("metric", ["prob", "logprob", "logit_diff"])

@@ -159,6 +159,7 @@ FAST = {"loops", "question", "times", "unused", "macro"}
 SLOW = [name for name in (*ENDLESS, *LARGE) if name not in FAST]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "name", [*sorted(FAST), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )

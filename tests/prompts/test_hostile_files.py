@@ -128,6 +128,7 @@ REPEATED: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [one if one == "integers" else pytest.param(one, marks=pytest.mark.slow) for one in REPEATED],

@@ -77,6 +77,7 @@ def test_specifications_need_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", choose_cases(("swap",), NAMES))
 def test_the_same_seed_gives_the_same_bytes(tiny_model, saved, tmp_path, name):
@@ -128,6 +129,7 @@ def test_a_loaded_run_is_the_sweep(tiny_model, saved, name):
     assert specification_of(name).from_config(record["config"]) == spec_of(name, **resolved)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_engine_gives_the_same(tiny_model, name):

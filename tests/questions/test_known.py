@@ -11,6 +11,7 @@ from anchorlens.questions.tokens import RowTokenizer
 from tests.tiers import choose_cases
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     choose_cases(

@@ -87,6 +87,7 @@ def cards(sweeps, tmp_path_factory):
     return al.save_report(planted, tmp_path_factory.mktemp("cards") / "report.html")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [390, 700, 1280, 1920])
 def test_no_column_of_the_findings_is_cut(cards, width):
     with visited(cards, width=width) as page:

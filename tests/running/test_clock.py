@@ -89,6 +89,7 @@ SWEEPS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", choose_cases(["p_true"], SWEEPS))
 def test_a_sweep_that_goes_on_the_next_day_has_the_bytes_of_one_that_was_not_stopped(

@@ -231,6 +231,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", choose_cases(FAST, [*CASES, *RAY_CASES], slow=SLOW))
 def test_the_bytes_are_those_of_one_process(case, whole, tiny, tiny_model, tmp_path, request):

@@ -69,6 +69,7 @@ def test_knockouts_in_the_same_batches_are_the_same_numbers(tiny_model, streamed
         np.testing.assert_array_equal(probe.coef_, layers.probes.splits[0].probes[k].coef_)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

@@ -118,6 +118,7 @@ def found(verified, what):
 FAST = ["swap", "probe", "knockout"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", choose_cases(FAST, SWEEPS, slow=["nulls", "denoising", "noise"]))
 def test_every_kind_of_sweep_comes_out_again(name, written, tiny_model):
@@ -206,6 +207,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
@@ -426,6 +428,7 @@ def test_a_model_that_loads_by_no_name_has_to_be_given(written, tiny):
     assert verified.ok, verified
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", choose_cases(["swap"], ["swap", "denoising", "knockout", "patch_tokens", "answer_only"])

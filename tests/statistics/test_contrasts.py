@@ -120,6 +120,7 @@ def run_rates(rates, world, runs):
     return rates.sweep_rates(40, rates.WORLDS[world], runs=runs, seed=1, resamples=200)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("world", ["noise", "size with confidence", "skewed"])
 def test_without_an_effect_each_tail_is_small(rates, world):
@@ -162,6 +163,7 @@ def test_flips_within_the_noise_floor_do_not_count():
     assert flip_rate(arm, still, draws, 0.01).value[0] == pytest.approx(100 / 3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_sweeps_of_noise_name_no_layer_and_an_effect_is_named(rates):
     noise, erased = (

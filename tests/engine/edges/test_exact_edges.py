@@ -16,6 +16,7 @@ FAMILIES = ("llama", "gpt2", "gemma2", "gemma3", "olmo2", "neox", "qwen3", "mist
 WAYS = [(between, behind) for between in ("direct", "mlps") for behind in ("flow", "freeze")]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family", choose_cases(("llama", "gemma2", "neox"), FAMILIES, slow=("olmo2", "qwen3"))
@@ -28,6 +29,7 @@ def test_edges_of_every_kind_equal_hooks(tiny_model, family, between, downstream
     assert largest_gap(case, edges, between=between, downstream=downstream) < 1e-4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("family", choose_cases((), FAMILIES, slow=("qwen3",)))
 def test_many_edges_in_both_directions(tiny_model, family):
     case = Case(tiny_model(family), seed=1)

@@ -120,6 +120,7 @@ def largest_difference(scores, slopes):
     return max(abs(scores[e] - slopes[e]) for e in slopes) / max(map(abs, slopes.values()))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(FIRST, EACH, slow=["gemma3", "phi"]))
 def test_scores_are_slopes_of_the_exact_effect(double_model, family):
@@ -240,6 +241,7 @@ def activation_scores_and_slopes(model):
     return scores, slopes
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family", choose_cases(["neox"], ["llama", "neox", "gemma2", "gpt2"], slow=["gemma2"])

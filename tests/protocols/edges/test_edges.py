@@ -211,6 +211,7 @@ def test_a_value_that_was_changed_is_found_by_verify(tiny_model, tmp_path):
     assert not al.verify_run(out, model=tiny_model("llama"), cells="all").ok
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["attribution", "attribution_ig", "attribution_ig_activations"])
 def test_attribution_estimates_the_same_edges(tiny_model, method, tmp_path):
@@ -259,6 +260,7 @@ def test_a_named_sender_without_a_receiver_above_it_is_noticed(tiny_model):
     assert found.anchors == ("a0.h0 -> a1.h0.q",)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", choose_cases(("gpt2",), ("gpt2", "olmo2", "gemma3", "neox")))
 def test_a_bridge_gives_the_numbers_of_a_hooked_transformer(tiny, family):

@@ -32,6 +32,7 @@ def sweep(tiny_model):
     return swept(tiny_model("llama"), "knockout")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", READINGS)
 def test_the_reference_engine_gives_the_same_of_every_reading(tiny_model, options):

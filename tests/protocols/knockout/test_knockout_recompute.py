@@ -48,6 +48,7 @@ def chosen(again):
     return list(rows["example_id"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("control", CONTROLS)
 def test_delta_p_of_single_samples(again, chosen, control):

@@ -132,6 +132,7 @@ def positions(result, example_id):
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
@@ -248,6 +249,7 @@ FAST_FUNCTIONS = {("gpt2", by_condition), ("llama", accuracy)}
 SLOW_FUNCTIONS = {("gpt2", peak), ("llama", masked), ("gemma2", by_condition), ("neox", accuracy)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "metric"),

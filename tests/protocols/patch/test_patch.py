@@ -184,6 +184,7 @@ def test_few_pairs_have_no_controls_unless_they_are_named(tiny_model):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)) or "default")
 def test_a_saved_run_is_read_verified_and_drawn(tmp_path, tiny_model, case):

@@ -61,6 +61,7 @@ def cut(tiny_model, data, sharp):
     return al.knockout_sweep(tiny_model("llama"), data, probes=sharp, placebos=False, **OPTIONS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "atol"), [("sweep", 1e-3), ("fitted", 1e-5)]

@@ -50,6 +50,7 @@ def test_both_engines_agree_cell_by_cell_on_the_real_model(smollm2):
     assert by_control["exact_question", "same_role"] < by_control["exact_question", "norm_matched"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
