@@ -78,7 +78,7 @@ def test_swap_in_ten_lines(monkeypatch, tmp_path):
             ("figure_llama32.py", ("popqa-sample", "nq-sample")),
             ("figure_qwen3.py", ("hotpotqa-sample", "triviaqa-sample")),
         ],
-        slow=[("figure_llama32.py", ("popqa-sample", "nq-sample"))],
+        slow=(),
     ),
 )
 def test_target_figures_on_the_small_model(tmp_path, script, sets):

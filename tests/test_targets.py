@@ -93,6 +93,7 @@ def figure(script, *options):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("script", FIGURES)
 def test_a_target_figure_on_the_first_two_layers_of_its_models(script, tmp_path):
     """Estimate, measure streamed and draw; tests/test_examples.py has the second call, which reads

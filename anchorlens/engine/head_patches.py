@@ -210,10 +210,10 @@ class _Writer:
         if device not in self._on:
             _, row, position, head = self._places
             layers = torch.arange(self._adapter.n_layers)[:, None]
-            number, *index = on(device, self._places)
+            there = on(device, self._places)
             self._on[device] = _Written(
-                index=tuple(index),
-                swap=number,
+                index=(there[1], there[2], there[3]),
+                swap=there[0],
                 values=self._values.to(device),
                 codes=code(layers, row, position, head, device),
                 weights=projection(self._values.shape[-1], device),
