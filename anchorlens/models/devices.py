@@ -68,7 +68,8 @@ def on(device: torch.device, table: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=1024)
 def index_on(device: torch.device, numbers: tuple[int, ...]) -> torch.Tensor:
     """Return an index tensor on a device; one that was made before is not copied again."""
-    return on(device, torch.tensor(numbers, dtype=torch.long, device="cpu"))
+    with torch.inference_mode(False):  # it may be used again where gradients are recorded
+        return on(device, torch.tensor(numbers, dtype=torch.long, device="cpu"))
 
 
 def check_device_dtype(device: object, dtype: object) -> None:

@@ -32,9 +32,13 @@ def split_in_two(
 
 
 def has_wide_sums(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the device multiplies these in half precision with sums in float32."""
+    """Return whether the device multiplies these in half precision with sums in float32; such a
+    product has no gradient.
+    """
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
-    return is_half and x.dtype is torch.float32 and _has_product(x.device, weight.dtype)
+    is_plain = not (torch.is_grad_enabled() and x.requires_grad)
+    is_float32 = x.dtype is torch.float32
+    return is_half and is_plain and is_float32 and _has_product(x.device, weight.dtype)
 
 
 @cache
@@ -52,4 +56,4 @@ def _has_product(device: torch.device, dtype: torch.dtype) -> bool:
 def _with_wide_sums(
     x: Float[Tensor, "row inner"], weight: Float[Tensor, "inner outer"]
 ) -> Float[Tensor, "row outer"]:
-    return torch.mm(x, weight, out_dtype=torch.float32)
+    return torch.mm(x, weight.detach(), out_dtype=torch.float32)

@@ -19,6 +19,7 @@ from transformer_lens import HookedTransformer
 
 from anchorlens.engine.cone_layout import JOINT_ATTENTION
 from anchorlens.models.blocks import MLP_SLICE
+from anchorlens.models.devices import index_on
 from anchorlens.models.read import READ_SLICE
 
 CPU = torch.device("cpu")
@@ -211,6 +212,8 @@ def pretended(count=2, free=None):
         kind = lambda x: torch.Tensor if isinstance(x, There) else type(x)  # noqa: E731
         module = sys.modules[HookedTransformer.__module__]
         stack.enter_context(mock.patch.object(module, "type", kind, create=True))
+        index_on.cache_clear()  # what lies on pretended devices must not outlive them
+        stack.callback(index_on.cache_clear)
         yield stack.enter_context(Pretended())
 
 

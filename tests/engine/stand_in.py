@@ -23,6 +23,7 @@ from anchorlens.engine.patches import SwapBatch
 from anchorlens.measure.grid_cells import GridCells, plan_passes
 from anchorlens.measure.patch_plan import join_passes, joint_bytes
 from anchorlens.models import blocks, wide_product
+from anchorlens.models.devices import index_on
 from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE
 from anchorlens.prompts.batches import TokenBatch
@@ -142,6 +143,7 @@ def on_stand_in(cone: ConeEngine) -> Iterator[StandIn]:
     """
     torch.nn.Module.to(cone.adapter.model, "meta")
     cone.adapter.device = GPU
+    index_on.cache_clear()  # what lies on the stand-in must not outlive it
     with (
         mock.patch("torch.cuda._lazy_init"),
         mock.patch.object(HookedBlock, "device", GPU),
@@ -153,6 +155,7 @@ def on_stand_in(cone: ConeEngine) -> Iterator[StandIn]:
         StandIn() as stand_in,
     ):
         yield stand_in
+    index_on.cache_clear()
 
 
 class _Grid(GridCells):

@@ -86,6 +86,15 @@ def test_other_products_are_ordinary_ones(as_on_gpu, dtype):
     assert torch.equal(wide_product.wide_product(x, weight), x @ weight.float())
 
 
+def test_gradients_go_through_an_ordinary_product(as_on_gpu):
+    x = torch.randn(3, 8, requires_grad=True)
+    weight = torch.randn(8, 5).to(torch.bfloat16)
+    wide_product.wide_product(x, weight).sum().backward()
+    assert torch.allclose(x.grad, weight.float().sum(1).expand(3, -1))
+    with torch.no_grad():
+        assert wide_product.has_wide_sums(x, weight)
+
+
 def test_a_device_without_such_products_multiplies_in_float32():
     one = torch.ones(4, 4)
     assert not wide_product.has_wide_sums(one, one.to(torch.bfloat16))
