@@ -99,9 +99,9 @@ class PassMemory:
 
     Attributes:
         streams: Residual streams before a block.
-        block: What is widest within a block beside them: queries, keys, values and attention
-            scores, or the streams after the block and the inside of its MLP.
-        logits: What is widest when the last block is done: a slice of the logits that are read.
+        block: Widest step within a block beside them: queries, keys, values and attention scores,
+            or the streams after the block and the inside of its MLP.
+        logits: Slice of the logits that are read, after the last block.
         prefix: Keys and values of the tokens that all rows begin with.
         states: States that are read.
         kernels: Kernels that oneDNN keeps on a CPU.
@@ -116,12 +116,12 @@ class PassMemory:
 
     @property
     def reserve(self) -> int:
-        """What allocators keep, half as much as the tensors, and the buffers of libraries."""
+        """Return what allocators keep, half as much as the tensors, and buffers of libraries."""
         return int((SLACK - 1) * self._tensors) + BUFFERS
 
     @property
     def total(self) -> int:
-        """All of it: streams and block are there while blocks run, and logits after them."""
+        """Return the sum. Streams and block are there while blocks run, the logits after them."""
         return self._tensors + self.kernels + self.reserve
 
     def terms(self) -> dict[str, int]:

@@ -135,7 +135,7 @@ class _Written:
     Attributes:
         index: Row, position and head of each.
         swap: Number of its swap among those of the pass.
-        values: What is written, at every layer.
+        values: Activations that are written, at every layer.
         codes: Number of its place in every layer (:mod:`anchorlens.engine.landing`).
         weights: Weights of the entries of an activation.
     """
@@ -153,7 +153,7 @@ class _Writer:
     Args:
         adapter: The model.
         swaps: Swaps with ``streams``, of which no two write the same activation.
-        site: Their site.
+        site: Site of all of them.
     """
 
     def __init__(self, adapter: Adapter, swaps: Sequence[AnchorSwap], site: str) -> None:
@@ -182,7 +182,7 @@ class _Writer:
 
     def write(self, value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG002
         """Return the activations of a layer with those of the swaps."""
-        written = self._written_on(value.device)
+        written = self._tables_on(value.device)
         changed = value.clone()
         by_head(changed, self._site)[written.index] = written.values[layer].to(value.dtype)
         return changed
@@ -198,14 +198,14 @@ class _Writer:
         """Add the evidence of a layer to that of the swaps, whose numbers in ``landed`` are
         ``numbers``.
         """
-        written = self._written_on(value.device)
+        written = self._tables_on(value.device)
         entries = by_head(value, self._site)[written.index]
         terms = project(entries, written.weights) * written.codes[layer]
         sums = terms.new_zeros(len(numbers)).index_add_(0, written.swap, terms)
         landed[index_on(landed.device, tuple(numbers)), layer] += sums.to(landed.device)
         return value
 
-    def _written_on(self, device: torch.device) -> _Written:
+    def _tables_on(self, device: torch.device) -> _Written:
         """Return the tables on a device; blocks may lie on several."""
         if device not in self._on:
             _, row, position, head = self._places

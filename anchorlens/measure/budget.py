@@ -95,7 +95,7 @@ class SweepPlan:
 
     @property
     def memory_text(self) -> str:
-        """What takes the memory beside the model, largest term first."""
+        """Describe the memory beside the model, largest term first."""
         terms = sorted(self.memory.items(), key=lambda term: -term[1])
         return ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in terms)
 

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import anchorlens as al
 from anchorlens.models.adapt import adapt
@@ -75,13 +76,16 @@ def test_rate_is_of_the_products_of_a_block(script, tiny_model, monkeypatch):
 
 
 def test_script_for_gpus_measures_here_too(script, tiny_model):
-    gpu, adapter = script("gpu"), adapt(tiny_model("llama"))
+    parts, model = script("gpu_parts"), tiny_model("llama")
     config = SimpleNamespace(vocab_size=400, num_hidden_layers=3)
-    job = gpu.random_job(config, 7, ("exact_question", "pre_answer"), 2)
+    job = parts.random_job(config, 7, ("exact_question", "pre_answer"), 2)
     assert all(
         row["target"] == row["source"] and len(row["ids"]) == len(row["donor_ids"])
         for row in job["rows"]
     )
-    line = gpu._measured(adapter, job, 1e9, 1)
-    assert len(line) + 4 == len(gpu.COLUMNS)
-    assert float(line[0]) > 0 and line[-1] == "–"
+    setting = parts.Setting(
+        device=torch.device("cpu"), is_small=True, config=config, model=model, rate=1e9
+    )
+    rows = parts.measure_engine(setting)
+    assert [row["prompt"] for row in rows] == ["zero-shot"] * (len(rows) - 1) + ["5-shot"]
+    assert all(row["s"] > 0 and row["rate"] > 0 and row["careful ×"] > 0 for row in rows)
