@@ -40,10 +40,10 @@ def test_parts_without_time_are_left_out_and_said(tmp_path):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_memory_is_counted_without_a_gpu(tmp_path):
-    """A pass needs less than is planned for it, and waits at most eight times."""
+    """A pass needs less than is planned for it, and waits at most ten times."""
     run("without_gpu", "--shape", "Llama-3.2-1B", "--layers", "1", "--json", str(tmp_path / "a"))
     rows = json.loads((tmp_path / "a").read_text())
     assert len(rows) == 8
     for row in rows:
         assert float(row["peak GiB"]) <= float(row["planned GiB"]), row
-        assert int(row["waits"]) <= 8, row
+        assert int(row["waits"]) <= 10, row

@@ -43,8 +43,8 @@ class StandIn(TorchDispatchMode):
         launches: Operations on tensors of the stand-in that compute or copy something.
         by_operation: Operation -> its number among the launches.
         moved: Bytes that all launches read and write.
-        live: Bytes of tensors that were made while it was active and are still needed.
-        peak: Most of these.
+        live: Bytes of tensors that were made while it was active, some of which may be gone.
+        peak: Most bytes of such tensors at once.
     """
 
     def __init__(self) -> None:
@@ -96,13 +96,18 @@ class StandIn(TorchDispatchMode):
             if not isinstance(leaf, torch.Tensor) or not leaf.is_meta:
                 continue
             storage = leaf.untyped_storage()
-            if storage._cdata not in known and storage._cdata not in self._storages:
+            before = self._storages.get(storage._cdata)
+            if before is not None and before[0].expired():  # its address was used again
+                self.live -= self._storages.pop(storage._cdata)[1]
+                before = None
+            if storage._cdata not in known and before is None:
                 self._storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        gone = [key for key, (ref, _) in self._storages.items() if ref.expired()]
-        for key in gone:
-            del self._storages[key]
-        self.live = sum(size for _, size in self._storages.values())
-        self.peak = max(self.peak, self.live)
+                self.live += storage.nbytes()
+        if self.live > self.peak:  # only then does it matter what is gone
+            kept = {key: one for key, one in self._storages.items() if not one[0].expired()}
+            self._storages = kept
+            self.live = sum(size for _, size in kept.values())
+            self.peak = max(self.peak, self.live)
         return result
 
     def copied(self, x: torch.Tensor, said: dict[str, Any]) -> torch.Tensor:

@@ -99,6 +99,7 @@ def test_the_record_has_findings_as_data(sweeps, run):
         assert entry["verdict"] == sweep.verdict
 
 
+@pytest.mark.slow
 def test_probes_are_read_when_they_are_first_used(sweeps, run):
     (loaded,) = (one for one in al.load_run(run) if one.protocol.name == "knockout")
     assert "probes" not in loaded._memo

@@ -249,6 +249,7 @@ def test_summary_and_words_speak_of_k_star(everyone):
     assert table["ΔP"].iloc[0] == f"{summary['all']:+.1f} / {summary['all_random_tokens']:+.1f}"
 
 
+@pytest.mark.slow
 def test_p_values_use_one_donor_of_each_row_and_the_contrast_all(everyone):
     """Values of the first donor that has patch and control; its arms have one shape."""
     layer = everyone.layers[0]

@@ -138,6 +138,7 @@ def test_the_mean_stream_of_a_truth_readout_is_that_of_true_and_false_rows(tiny_
     assert swap.record["config"]["donor_label"] == "both"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("readout", "kind"),
     [
