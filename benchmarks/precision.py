@@ -105,6 +105,7 @@ class _Measurement:
         self.n = n
         self.texts = [example.question for example in data.examples]
 
+    @torch.no_grad()
     def run(self, engine: Any, *, in_dtype: bool = False) -> Float[Tensor, "cell token"]:
         """Return the logits of all cells."""
         adapter = engine.adapter
