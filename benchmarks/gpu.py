@@ -1,4 +1,5 @@
-"""Measure everything that a GPU is used for, in one command without network, of eight minutes.
+"""Measure everything that a GPU is used for, in one command without network. No part begins after
+seven minutes (``--minutes``).
 
     python benchmarks/gpu.py --json gpu.json
     python benchmarks/gpu.py --shapes Qwen3-8B --parts engine grids
