@@ -54,7 +54,9 @@ def main() -> None:
         default=52,
         help="questions drawn from each set for the knockout",
     )
-    parser.add_argument("--layers", default="0-28:4", help="layers (default: 0-28:4), or all")
+    # At layer 0 little can be found: a swap of the answer position changes nothing, and same_role
+    # cannot act.
+    parser.add_argument("--layers", default="3-27:4", help="layers (default: 3-27:4), or all")
     parser.add_argument(
         "--sets", nargs="+", default=[*LIMITS], help=f"question sets (default: {' '.join(LIMITS)})"
     )

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product, starmap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix, hstack
+from scipy.special import expit
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -75,10 +76,27 @@ def qa_text_scores(train: Pairs, train_labels: npt.ArrayLike, test: Pairs) -> Ar
         normalize(crossed),
     ]
     features = hstack(blocks).tocsr()
-    model = LogisticRegression(C=1.0, max_iter=1000).fit(
-        features[:n_train], np.asarray(train_labels)
-    )
-    return model.predict_proba(features[n_train:])[:, 1]
+    weights, intercept = fit_in_span(features[:n_train], np.asarray(train_labels))
+    return expit(features[n_train:] @ weights + intercept)
+
+
+def fit_in_span(features: csr_matrix, labels: npt.NDArray[Any]) -> tuple[Array, float]:
+    """Return weights and intercept of a logistic regression, fitted in a basis of the span of its
+    rows.
+
+    The optimum of a fit with an L2 penalty lies in that span, which has tens of dimensions where
+    the features have tens of thousands.
+    """
+    gram = (features @ features.T).toarray()
+    squares, vectors = np.linalg.eigh(gram)
+    is_kept = squares > _SMALLEST_SQUARE * squares[-1]
+    basis = vectors[:, is_kept] / np.sqrt(squares[is_kept])
+    model = LogisticRegression(C=1.0, max_iter=1000).fit(gram @ basis, labels)
+    return features.T @ (basis @ model.coef_[0]), float(model.intercept_[0])
+
+
+# Directions of the training rows below this share of the largest squared length are rounding.
+_SMALLEST_SQUARE = 1e-12
 
 
 def _overlap(question: str, answer: str) -> tuple[float, ...]:

@@ -5,9 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
 
 import anchorlens as al
-from anchorlens.probing.text_baseline import answer_text_scores, text_baselines
+from anchorlens.probing.text_baseline import answer_text_scores, fit_in_span, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
@@ -163,3 +165,15 @@ def test_real_comparisons_do_not_leak_by_the_answer_in_the_question(shared_data)
     )
     assert abs(sum(true) - sum(false)) <= 0.01 * len(kept)
     assert sum(gone.reason == "answer_in_question" for gone in assigned.dropped) > 0.05 * len(rows)
+
+
+def test_a_fit_in_the_span_of_the_rows_is_the_fit_on_all_features():
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(40, 300)) * (rng.random((40, 300)) < 0.1)
+    features = csr_matrix(np.vstack([dense, dense[:5]]))  # equal rows add no direction
+    labels = rng.integers(0, 2, 45)
+    weights, intercept = fit_in_span(features, labels)
+    plain = LogisticRegression(C=1.0, tol=1e-10, max_iter=10_000).fit(features, labels)
+    # Both stop at the default tolerance of the gradient.
+    np.testing.assert_allclose(weights, plain.coef_[0], rtol=0, atol=1e-3)
+    assert abs(intercept - plain.intercept_[0]) < 1e-3
