@@ -274,7 +274,7 @@ def test_tests_mirror_the_package():
         ("probing.probes", "import anchorlens as al"),
         ("statistics.delta", "import_module('anchorlens.engine.cone')"),
         ("prompts.batches", "importlib.import_module(f'anchorlens.engine.{x}')"),
-        ("protocols.base", "from anchorlens.running.runner import run"),
+        ("protocols.base", "from anchorlens.running.runner import LocalRunner"),
     ],
 )
 def test_an_import_against_the_order_is_found(texts, graph, name, line):

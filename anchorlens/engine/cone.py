@@ -78,7 +78,7 @@ class ConeEngine(Engine):
                 prefix_pass = Pass(
                     self.adapter, Layout.clean([ids]), Lanes.of([]), None, read_sites={}, keep=True
                 )
-                self._run_passes([prefix_pass], no_progress)
+                self._run([prefix_pass])
                 self._shared = prefix_pass.new_prefix
         self._prefix = self._shared
         self._last = ()
@@ -124,10 +124,12 @@ class ConeEngine(Engine):
         n_layers = self.adapter.n_layers
         lanes_of = [Lanes.windows(layers, window, n_layers) for _, layers in batches]
         plans = [SwapPlan(batch, site, n_heads) for batch, _ in batches]
-        passes = self._run(plans, lanes_of, read_sites, str(site), on_progress)
+        passes = self._make_passes(plans, lanes_of, read_sites, str(site))
+        self._run(passes, on_progress)
+        finished = passes[-len(plans) :]
         out: list[tuple[Metrics, list[Metrics]]] = []
         for number, (batch, layers) in enumerate(batches):
-            before, after = self._measure(batch, lanes_of[number], passes[number])
+            before, after = self._measure(batch, lanes_of[number], finished[number])
             if own_evidence:
                 self._compare_outputs(batch, layers, after, own_evidence[number])
             out.append((before, after))
@@ -208,7 +210,8 @@ class ConeEngine(Engine):
         clipped = [range(window.start, min(window.stop, layer + 1)) for window in windows]
         lanes, lane_of = Lanes.cuts(clipped)
         plan = KnockoutPlan(batch, self.adapter.shape.n_heads)
-        (finished,) = self._run([plan], [lanes], read_sites, "", on_progress)
+        *prefix_passes, finished = self._make_passes([plan], [lanes], read_sites)
+        self._run([*prefix_passes, finished], on_progress)
         states = finished.states[layer]
         return torch.stack([states[at] for at in _cells_of(finished, lane_of)])
 
@@ -225,7 +228,8 @@ class ConeEngine(Engine):
         all_layers = range(self.adapter.n_layers)
         plan = KnockoutPlan(batch, self.adapter.shape.n_heads)
         read_sites = dict.fromkeys(all_layers, str(site))
-        (finished,) = self._run([plan], [Lanes.of([layers])], read_sites, "", on_progress)
+        *prefix_passes, finished = self._make_passes([plan], [Lanes.of([layers])], read_sites)
+        self._run([*prefix_passes, finished], on_progress)
         states = torch.stack([finished.states[layer].float().cpu() for layer in all_layers])
         cells = [0]
         cells += [0 if group is None else 1 + group for group in finished.layout.group_of]
@@ -236,7 +240,7 @@ class ConeEngine(Engine):
         layout = Layout.clean(token_rows(tokens))
         top = self.adapter.n_layers - 1
         clean = Pass(self.adapter, layout, Lanes.of([]), None, read_sites={top: "resid_post"})
-        self._run_passes([clean], no_progress)
+        self._run([clean])
         x = clean.states[top][0]
         out = x.new_zeros(*tokens.ids.shape, x.shape[-1])
         out[tokens.mask.to(out.device)] = x
@@ -262,19 +266,18 @@ class ConeEngine(Engine):
             self.adapter.device.type, _MOST_TOKENS["cpu"]
         )
 
-    def _run(
+    def _make_passes(
         self,
         plans: Sequence[SwapPlan] | Sequence[KnockoutPlan],
         lanes_of: Sequence[Lanes],
         read_sites: dict[int, str],
-        site: str,
-        on_progress: OnProgress,
+        site: str = "",
     ) -> list[Pass]:
-        """Run the passes of plans up to the last layer that is read; the first plan chooses the
-        cached prefix.
+        """Return the passes of plans up to the last layer that is read, behind those that compute
+        a prefix; the first plan chooses the cached prefix.
         """
-        prefix, prefix_passes = self._choose_prefix(plans[0].shared, plans[0].rows)
-        passes: list[Pass] = []
+        prefix, passes = self._choose_prefix(plans[0].shared, plans[0].rows)
+        first: Pass | None = None
         for plan, lanes in zip(plans, lanes_of, strict=True):
             n_shared = 0
             if prefix is not None:
@@ -282,8 +285,8 @@ class ConeEngine(Engine):
             layout = plan.layout(n_shared)
             # Equal clean rows are computed once, by the first pass.
             follows = None
-            if passes and layout.clean_rows.equals(passes[0].layout.clean_rows):
-                follows = passes[0]
+            if first is not None and layout.clean_rows.equals(first.layout.clean_rows):
+                follows = first
             own = Pass(
                 self.adapter,
                 layout,
@@ -293,18 +296,19 @@ class ConeEngine(Engine):
                 read_sites=read_sites,
                 follows=follows,
             )
+            first = first or own
             passes.append(own)
-        self._run_passes([*prefix_passes, *passes], on_progress)
-        self._prefix = prefix or self._prefix
         return passes
 
-    def _run_passes(self, passes: Sequence[Pass], on_progress: OnProgress) -> None:
+    def _run(self, passes: Sequence[Pass], on_progress: OnProgress = no_progress) -> None:
+        """Run passes through the blocks together, and keep the prefix that one of them computes."""
         layers = 1 + max(each.top for each in passes)
         for layer in range(layers):
             with self.blocks.load(layer) as block:
                 for each in passes:
                     each.step(block, on_progress)
             on_progress(1 / layers)
+        self._prefix = passes[0].new_prefix or self._prefix
 
     def _choose_prefix(self, ids: tuple[int, ...], rows: int) -> tuple[Prefix | None, list[Pass]]:
         """Choose the cached prefix for ``rows`` rows that begin with ``ids``.

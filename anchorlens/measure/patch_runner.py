@@ -82,13 +82,34 @@ class PatchRunner:
             compares_writes=self._is_compared,
         )
 
-    def run(self, batches: Sequence[Batch], on_progress: OnProgress = no_progress) -> list[Values]:
-        """Measure the cells of batches in passes that run together.
+    def run(
+        self,
+        batches: Sequence[Batch],
+        on_progress: OnProgress = no_progress,
+        *,
+        make_reader: Callable[[Sequence[Pair[Any]]], Reader] | None = None,
+    ) -> list[Values]:
+        """Measure the cells of batches in passes that run together; ``make_reader``: function in
+        place of the runner's.
 
         Raises:
             CheckError: If a patch was not written as it should be.
         """
-        values = self._run(batches, self.make_reader, on_progress)
+        patched: list[Sequence[Pair[Any]]] = []
+        for batch in batches:
+            pairs: Sequence[Pair[Any]] = batch.pairs
+            # The reference engine patches all positions, which checks that equal ones are equal.
+            if self.engine.name == ConeEngine.name:
+                pairs = [pair.without_equal_positions() for pair in pairs]
+            patched.append(pairs)
+        made = self._build_batches(patched, make_reader or self.make_reader)
+        built = [(one, batch.layers) for one, batch in zip(made, batches, strict=True)]
+        values = self.engine.run_swap_batches(
+            built, site=self.site, window=self.window, on_progress=on_progress
+        )
+        if self._is_compared:
+            for batch, layers, changed in _batches_of_same_rows(batches, built, values):
+                self._compare_writes(batch, layers, changed)
         for batch, (before, changed) in zip(batches, values, strict=True):
             if MISSED in before.values:
                 self._measure_lost_pairs(batch, before, changed)
@@ -185,30 +206,6 @@ class PatchRunner:
         devices = self.engine.adapter.devices
         return rows_per_batch(shape, devices, width, None, self.max_memory)
 
-    def _run(
-        self,
-        batches: Sequence[Batch],
-        make_reader: Callable[[Sequence[Pair[Any]]], Reader],
-        on_progress: OnProgress = no_progress,
-    ) -> list[Values]:
-        """Run passes together, and compare what was written."""
-        patched: list[Sequence[Pair[Any]]] = []
-        for batch in batches:
-            pairs: Sequence[Pair[Any]] = batch.pairs
-            # The reference engine patches all positions, which checks that equal ones are equal.
-            if self.engine.name == ConeEngine.name:
-                pairs = [pair.without_equal_positions() for pair in pairs]
-            patched.append(pairs)
-        made = self._build_batches(patched, make_reader)
-        built = [(one, batch.layers) for one, batch in zip(made, batches, strict=True)]
-        values = self.engine.run_swap_batches(
-            built, site=self.site, window=self.window, on_progress=on_progress
-        )
-        if self._is_compared:
-            for batch, layers, changed in _batches_of_same_rows(batches, built, values):
-                self._compare_writes(batch, layers, changed)
-        return values
-
     def _compare_writes(
         self, batch: SwapBatch, layers: Sequence[int], changed: Sequence[Metrics]
     ) -> None:
@@ -248,7 +245,7 @@ class PatchRunner:
         row = {layer: i for i, layer in enumerate(batch.layers)}
         names = [place.key for place in batch.pairs[0].placements]
         for group in plan.groups:
-            again = self._run(group.batches, self._read_everywhere)
+            again = self.run(group.batches, make_reader=self._read_everywhere)
             for part, (own_before, own_changed) in zip(group.batches, again, strict=True):
                 columns = torch.tensor([column[pair.key] for pair in part.pairs])
                 rows = torch.tensor([row[layer] for layer in part.layers])

@@ -302,9 +302,10 @@ def _measure(
     names = list(map(_name_of_step, steps))
     for number, (protocol, model, data, spec) in enumerate(steps):
         where = f"{model_name(model)} on {data.name}"
-        make = partial(measuring.make_runner, protocol, model, data, spec.fix_clock(started))
+        journal = None if kept is None else kept.journal.sweep(number)
+        runner = measuring.make_runner(protocol, model, data, spec.fix_clock(started))
         try:
-            result = run_sweep(make, spec, None if kept is None else kept.journal.sweep(number))
+            result = run_sweep(runner, spec, journal)
         except EmptySweepError as error:
             done.empty.append(str(error))
             if len(steps) > 1:  # a study of one sweep raises the error instead

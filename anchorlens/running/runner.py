@@ -9,7 +9,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -113,86 +113,95 @@ class Runner(ABC):
         """
 
 
-def run(
-    protocol: Measurement[Any, Any, Any],
-    model: Any,
-    data: Any,
-    spec: Specification,
-    journal: SweepJournal | None = None,
-) -> SweepResult:
-    """Measure a sweep in this process; shards in the journal are not measured again."""
-    result = run_sweep(lambda: LocalRunner(protocol, model, data, spec), spec, journal)
-    assert result is not None  # None for jobs alone
-    return result
-
-
 def run_sweep(
-    make_runner: Callable[[], Runner], spec: Specification, journal: SweepJournal | None = None
+    runner: Runner, spec: Specification, journal: SweepJournal | None = None
 ) -> SweepResult | None:
-    """Measure a sweep and return its result; None for a job, whose shards are only stored."""
+    """Measure a sweep and return its result; None for a job, whose shards are only stored.
+
+    Shards in the journal are not measured again.
+    """
+    started = time.monotonic()
+    with _noting_empty(journal):
+        planned = _plan(runner, spec, journal)
+        if spec.on_plan is not None:
+            spec.on_plan(planned.cost)
+        mine: Sequence[int] = range(len(planned.shards))
+        is_job = False
+        if journal is not None:
+            _check_journal(journal, runner, planned, spec)
+            mine = [number for number in mine if journal.is_mine(number)]
+            is_job = journal.job is not None
+        kept: dict[int, Shard] = {}
+        inputs: set[str] = set()
+        work = planned.before + sum(planned.shards[number] for number in mine)
+        with progress(
+            planned.label, work, planned.unit_name, show=spec.progress, since=started
+        ) as bar:
+
+            def keep(number: int, shard: Shard) -> None:
+                kept[number] = (pd.DataFrame(), shard[1]) if is_job else shard
+                inputs.add(shard[1]["inputs"])
+                if len(inputs) > 1:
+                    raise RunError(_OTHER_INPUTS)
+
+            for number in mine:
+                stored = None if journal is None else journal.read(number)
+                if stored is not None:
+                    keep(number, stored)
+                    bar.skip(planned.shards[number])
+            bar.enter(_FIRST_PHASE)
+            missing = [number for number in mine if number not in kept]
+            with closing(runner.measure_shards(missing, bar)) as shards:
+                for number, shard in shards:
+                    keep(number, shard if journal is None else journal.write(number, *shard))
+            if is_job:
+                return None
+            return runner.finish([kept[number] for number in range(len(planned.shards))], bar)
+
+
+@contextmanager
+def _noting_empty(journal: SweepJournal | None) -> Iterator[None]:
+    """Note in the journal that a sweep has no row."""
     try:
-        return _run_shards(make_runner(), spec, journal)
+        yield
     except EmptySweepError as why:
         if journal is not None:
             journal.note_once(EMPTY, {"why": str(why)})
         raise
 
 
-def _run_shards(
-    runner: Runner, spec: Specification, journal: SweepJournal | None
-) -> SweepResult | None:
+def _plan(runner: Runner, spec: Specification, journal: SweepJournal | None) -> Planned:
+    """Plan a sweep for the free memory that its journal notes, else for that of now."""
     free = {"bytes": runner.free}
     if journal is not None:
         # Device and parity are compared as parts of the environment.
         journal.note_and_check("model", _drop_entries(runner.card, "device", "parity"))
         free = journal.note_once("free_memory", free)
-    started = time.monotonic()
     with waiting(f"{type(spec).NAME}: planning", show=spec.progress):
-        planned = runner.plan(free["bytes"])
-    if spec.on_plan is not None:
-        spec.on_plan(planned.cost)
-    n = len(planned.shards)
-    mine = range(len(planned.shards))
-    job = False
-    if journal is not None:
-        journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
-        now = _drop_entries(planned.environment, "command", "code_sha256")
-        if changes := "; ".join(differences(journal.note_once("environment", now), now)):
-            warn(
-                f"This run was started in another environment: {changes}. The last digits of its"
-                " shards may differ."
-            )
-        origin = {
-            "weights_sha256": runner.card["weights_sha256"],
-            "plan_sha256": _sha256(planned.record()),
-            "code_sha256": planned.environment["code_sha256"],
-        }
-        journal.find_shards(n, origin, now)
-        mine = [number for number in mine if journal.is_mine(number)]
-        job = journal.job is not None
-    kept: dict[int, Shard] = {}
-    inputs: set[str] = set()
-    work = planned.before + sum(planned.shards[number] for number in mine)
-    with progress(planned.label, work, planned.unit_name, show=spec.progress, since=started) as bar:
+        return runner.plan(free["bytes"])
 
-        def keep(number: int, shard: Shard) -> None:
-            kept[number] = (pd.DataFrame(), shard[1]) if job else shard
-            inputs.add(shard[1]["inputs"])
-            if len(inputs) > 1:
-                raise RunError(_OTHER_INPUTS)
 
-        for number in mine:
-            stored = None if journal is None else journal.read(number)
-            if stored is not None:
-                keep(number, stored)
-                bar.skip(planned.shards[number])
-        bar.enter(_FIRST_PHASE)
-        with closing(
-            runner.measure_shards([number for number in mine if number not in kept], bar)
-        ) as shards:
-            for number, shard in shards:
-                keep(number, shard if journal is None else journal.write(number, *shard))
-        return None if job else runner.finish([kept[number] for number in range(n)], bar)
+def _check_journal(
+    journal: SweepJournal, runner: Runner, planned: Planned, spec: Specification
+) -> None:
+    """Find the stored shards of a sweep.
+
+    Raises:
+        RunError: If they are those of another plan.
+    """
+    journal.note_and_check("plan", {**planned.record(), "n_spot_checks": spec.n_spot_checks})
+    now = _drop_entries(planned.environment, "command", "code_sha256")
+    if changes := "; ".join(differences(journal.note_once("environment", now), now)):
+        warn(
+            f"This run was started in another environment: {changes}. The last digits of its"
+            " shards may differ."
+        )
+    origin = {
+        "weights_sha256": runner.card["weights_sha256"],
+        "plan_sha256": _sha256(planned.record()),
+        "code_sha256": planned.environment["code_sha256"],
+    }
+    journal.find_shards(len(planned.shards), origin, now)
 
 
 def _drop_entries(record: Mapping[str, object], *names: str) -> dict[str, object]:
@@ -287,8 +296,16 @@ class LocalRunner(Runner):
                 "inputs": self._inputs,
             }
             self._engine.reset(self._context.prefix)
+            measure = partial(
+                self._protocol.measure,
+                self._engine,
+                self._ready,
+                self._spec,
+                on_work=partial(self._on_work, bar),
+            )
             for unit in units:
-                frames.append(self._unit(unit, bar))
+                parts = memory.measure_or_split(measure, unit)
+                frames.append(pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0])
                 if (
                     number == 0
                     and len(frames) == 1
@@ -391,12 +408,6 @@ class LocalRunner(Runner):
             budget=self._plan.cost.pass_bytes,
             n_checks=self._plan.cost.checks,
         )
-
-    def _unit(self, unit: Any, bar: Progress) -> pd.DataFrame:
-        on_work = partial(self._on_work, bar)
-        measure = partial(self._protocol.measure, self._engine, self._ready, self._spec)
-        parts = self._plan.memory.measure_or_split(lambda one: measure(one, on_work), unit)
-        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from anchorlens.results.both_directions import BothDirections
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.executors import Loading
 from anchorlens.running.run_study import Outcome, Step, run_steps
-from anchorlens.running.runner import run
+from anchorlens.running.runner import LocalRunner, run_sweep
 from anchorlens.runs.status import status_of
 
 Arguments = ParamSpec("Arguments")
@@ -85,7 +85,7 @@ def make_sweep_function(
         one = spec(*args, **kwargs)
         each = one.each_direction()
         if len(each) == 1 and not any(value not in (None, False) for value in kept.values()):
-            done = run(protocol, model, data, one)
+            done = run_sweep(LocalRunner(protocol, model, data, one), one)
         else:
             given = {name: kept.get(name, default) for name, (_, default, _) in _KEPT.items()}
             out = given.pop("out")

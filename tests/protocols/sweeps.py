@@ -11,7 +11,7 @@ import pandas as pd
 import anchorlens as al
 from anchorlens.protocols.registry import measurement_of, specification_of
 from anchorlens.results.findings import Finding, Findings
-from anchorlens.running.runner import run
+from anchorlens.running.runner import LocalRunner, run_sweep
 from anchorlens.runs.schema import CELL
 from tests.questions.make import capitals
 
@@ -32,6 +32,11 @@ def questions(name="knockout"):
 
 def spec_of(name, **changes):
     return specification_of(name)(**OPTIONS | OWN.get(name, {}) | changes)
+
+
+def run(protocol, model, data, spec):
+    """Measure a sweep of a protocol in this process."""
+    return run_sweep(LocalRunner(protocol, model, data, spec), spec)
 
 
 def measured(model, name, **changes):

@@ -25,10 +25,9 @@ from anchorlens.protocols.registry import (
 )
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.qa_context import set_up_questions
-from anchorlens.running.runner import run
 from anchorlens.runs.schema import CELL
 from tests.engine.replace_swaps import replace_swaps, right_swaps
-from tests.protocols.sweeps import assert_close, measured, questions, spec_of, swept
+from tests.protocols.sweeps import assert_close, measured, questions, run, spec_of, swept
 from tests.raised import raises
 from tests.tiers import choose_cases
 

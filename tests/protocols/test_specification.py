@@ -21,7 +21,7 @@ from anchorlens.protocols.registry import (
     specification_of,
 )
 from anchorlens.protocols.specification import Specification
-from anchorlens.running.runner import run
+from tests.protocols.sweeps import run
 from tests.questions.make import capitals
 
 SPECIFICATIONS = [specification_of(name) for name in PROTOCOLS]

@@ -12,7 +12,7 @@ from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.questions.qa_context import QUESTIONS
 from anchorlens.results.findings import DESCRIPTION, Finding, Findings
-from anchorlens.running.runner import run
+from tests.protocols.sweeps import run
 from tests.questions.make import capitals
 from tests.raised import raises
 from tests.running.small_sweeps import OPTIONS, delta_p, running_out, sweep
