@@ -321,17 +321,30 @@ def _find_rows(
 def donor_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:
     """Return the activations that each swap patches in: its given ones, or those of one clean pass
     over the donors.
+
+    Swaps with the same sources, such as those of several heads, share one tensor.
     """
-    wanted = [swap.source for swap in batch.swaps if swap.source is not None]
-    captured: list[SlotStreams] = []
+    wanted: dict[object, Slots] = {}
+    for swap in batch.swaps:
+        if swap.source is not None:
+            wanted.setdefault(_positions_of(swap.source), swap.source)
+    captured: dict[object, SlotStreams] = {}
     if batch.donors is not None and wanted:
-        captured = capture(adapter, batch.donors, site, wanted)
-    remaining = iter(captured)
+        read = capture(adapter, batch.donors, site, [*wanted.values()])
+        captured = dict(zip(wanted, read, strict=True))
     streams: list[SlotStreams] = []
     for swap in batch.swaps:
-        given = swap.streams if swap.source is None else None
-        streams.append(next(remaining) if given is None else given)
+        if swap.source is not None:
+            streams.append(captured[_positions_of(swap.source)])
+        else:
+            assert swap.streams is not None  # a swap has one or the other
+            streams.append(swap.streams)
     return streams
+
+
+def _positions_of(slots: Slots) -> object:
+    """Return a key that is equal for equal positions."""
+    return tuple(slots.positions.shape), tuple(slots.positions.flatten().tolist())
 
 
 def swap_streams(adapter: Adapter, batch: SwapBatch, site: SiteLike) -> list[SlotStreams]:

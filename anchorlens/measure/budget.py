@@ -23,7 +23,7 @@ from anchorlens.models.memory import free_memory
 _ROW_BYTES, _ORDERED_BYTES = 320, 700
 
 # Rows of one checked cell in a pass: clean, donor, changed.
-CHECK_ROWS = 3
+_CHECK_ROWS = 3
 # Share of the work of a sweep that its checked cells take where their number is not given, and
 # limits of it.
 _CHECK_SHARE, _LEAST_CHECKS, _MOST_CHECKS = 0.05, 2, 64
@@ -31,6 +31,13 @@ _CHECK_SHARE, _LEAST_CHECKS, _MOST_CHECKS = 0.05, 2, 64
 _CHECKED_AT_ONCE = 8
 
 Item = TypeVar("Item")
+
+
+def check_rows(cells: int, rows: int) -> int:
+    """Return the largest number of rows of a pass over checked cells of ``rows`` rows: the changed
+    ones, and each clean row and donor once.
+    """
+    return cells + (_CHECK_ROWS - 1) * min(cells, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +218,7 @@ class MemoryBudget:
         n_passes: int | None = None,
         more_passes: int = 0,
         terms: Mapping[str, int] | None = None,
+        n_pairs: int | None = None,
     ) -> SweepPlan:
         """Predict the cost of a sweep.
 
@@ -225,15 +233,19 @@ class MemoryBudget:
             n_passes: Number of times that the batches read all weights; if None, one per batch.
             more_passes: Full forward passes beside those of the batches.
             terms: Terms of ``most`` by name; None if there is one.
+            n_pairs: Number of different rows with their donors; if None, ``rows``.
         """
         engine, adapter = self.engine, self.engine.adapter
         if checks is None:
-            share = int(_CHECK_SHARE * flops / rows_flops(adapter.shape, CHECK_ROWS, width))
+            share = int(_CHECK_SHARE * flops / rows_flops(adapter.shape, _CHECK_ROWS, width))
             checks = min(_MOST_CHECKS, max(_LEAST_CHECKS, share))
-        flops += rows_flops(adapter.shape, CHECK_ROWS * checks, width)
+        flops += rows_flops(adapter.shape, _CHECK_ROWS * checks, width)
         terms = {"pass": most} if terms is None else dict(terms)
         if checks:
-            together = rows_bytes(adapter.shape, CHECK_ROWS * min(checks, _CHECKED_AT_ONCE), width)
+            # Half of the cells are checked after the first batches, if there are others.
+            is_alone = (n_passes or len(sizes)) == 1
+            cells_at_once = min(checks if is_alone else checks - checks // 2, _CHECKED_AT_ONCE)
+            together = rows_bytes(adapter.shape, check_rows(cells_at_once, n_pairs or rows), width)
             own = max(rows_bytes(adapter.shape, 1, width), min(together, self.budget))
             if own > most:
                 most, terms = own, {FULL_PASSES: own}
@@ -277,7 +289,9 @@ class MemoryBudget:
         """
         passes = batches * (cells + 2) if self.engine.name == ReferenceEngine.name else batches + 1
         shape = self.engine.adapter.shape
-        at_once = max(1, min(_CHECKED_AT_ONCE, self.budget // rows_bytes(shape, CHECK_ROWS, width)))
+        at_once = max(
+            1, min(_CHECKED_AT_ONCE, self.budget // rows_bytes(shape, _CHECK_ROWS, width))
+        )
         return passes + 2 * -(-checks // at_once)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from anchorlens.engine.cost import FULL_PASSES, SLACK, PassSize, rows_bytes, rows_flops
+from anchorlens.engine.cost import FULL_PASSES, PassSize, rows_bytes, rows_flops, slack
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.patches import window_layers
@@ -117,11 +117,12 @@ class SizedPass(Generic[T]):
         n_layers = len(starts)
         n_tokens = size.clean_tokens + n_layers * size.lane
         shape = engine.adapter.shape
+        held = slack(engine.adapter.device) * shape.d_model * shape.item
         return cls(
             content=content,
             n_tokens=n_tokens,
             flops=engine.pass_flops(size, starts),
-            stream_bytes=int(SLACK * n_tokens * shape.d_model * shape.item),
+            stream_bytes=int(held * n_tokens),
             terms=engine.pass_terms(size, n_layers),
         )
 
@@ -311,6 +312,7 @@ def plan_swaps(
         checks=checks,
         n_passes=len(groups),
         more_passes=len(groups) * (bool(n_directions) + compares_writes),
+        n_pairs=len({pair.key for pair in pairs}),
     )
     joined = tuple(map(_batches_together, groups))
     return SwapSweepPlan(**vars(cost), groups=joined)

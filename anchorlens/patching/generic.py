@@ -2,7 +2,7 @@
 pass per cell.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Lock, RLock
@@ -16,9 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from anchorlens.constants import HEAD_SITES, SITES
 from anchorlens.display import short_repr
 from anchorlens.engine.observed_logits import resolve
-from anchorlens.errors import InputError, ShapeError
+from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
 from anchorlens.measure.grid_cells import Cache
 from anchorlens.models.adapt import check_has_numbers
@@ -100,6 +101,13 @@ def generic_activation_patch(
         else {"metric": patching_metric}
     )
     has_metrics = isinstance(patching_metric, Mapping)
+    for name, one in metrics.items():
+        if not callable(one):
+            raise InputError(
+                f"patching_metric: {name!r} is {short_repr(one)}. Give a function from logits"
+                " [batch pos d_vocab] to a scalar tensor.",
+                argument="patching_metric",
+            )
     result_class = _check_result(
         metrics, reduce, needed=has_metrics or reduce == "none" or baseline, frame=return_index_df
     )
@@ -151,11 +159,12 @@ def generic_activation_patch(
     return (out[0], index_df) if return_index_df else out[0]
 
 
-def check_call(model: LensModel, corrupted_tokens: object, clean_cache: object = None) -> LensModel:
+def check_call(model: LensModel, corrupted_tokens: object, *caches: object) -> LensModel:
     """Return the model to which hooks are attached.
 
     Raises:
-        InputError: If the model has no numbers, the tokens are no tensor, or the cache is one.
+        InputError: If the model has no numbers, the tokens are no tensor, or the cache is one or
+            None.
     """
     # A compiled model computes what its original does; hooks are attached to that one, as
     # TransformerLens does.
@@ -167,9 +176,11 @@ def check_call(model: LensModel, corrupted_tokens: object, clean_cache: object =
             " [batch pos], such as model.to_tokens(prompt).",
             argument="corrupted_tokens",
         )
-    if isinstance(clean_cache, Tensor | str):
+    for cache in caches:
+        if cache is not None and not isinstance(cache, Tensor | str):
+            continue
         raise InputError(
-            f"clean_cache: {type(clean_cache).__name__}. Give activations by hook name, such as the"
+            f"clean_cache: {type(cache).__name__}. Give activations by hook name, such as the"
             " second value of model.run_with_cache(clean_tokens).",
             argument="clean_cache",
         )
@@ -279,6 +290,7 @@ def measure_cells(
         if result.values is not None:
             return result.values
         reason, known = result.reason, result.known
+    _check_cache(cache, name, indices)
     warn(f"{name}: one forward pass per cell is run, because {reason}.")
     values: list[Tensor] = []
     for index in tqdm(indices, desc=label, disable=is_silent):
@@ -299,6 +311,20 @@ def measure_cells(
     return values
 
 
+def _check_cache(cache: Cache, name: str, indices: Sequence[tuple[int, ...]]) -> None:
+    """Raise InputError if the cache lacks an activation that is patched in."""
+    for layer in dict.fromkeys(index[0] for index in indices):
+        hook_name = act_name(name, layer)
+        try:
+            cache[hook_name]
+        except KeyError as why:
+            near = did_you_mean(name, (*SITES, *HEAD_SITES))
+            raise InputError(
+                f"activation_name={name!r}: clean_cache has no {hook_name!r}. {near}".rstrip(),
+                argument="activation_name",
+            ) from why
+
+
 def _indices_of(
     model: LensModel, tokens: Tensor, name: str, frame: pd.DataFrame
 ) -> list[tuple[int, ...]]:
@@ -307,6 +333,10 @@ def _indices_of(
     Raises:
         InputError: If an index lies outside the model or the prompt.
     """
+    if frame.isna().any(axis=None):
+        raise InputError(
+            "index_df: a cell is missing. Give a whole number in every cell.", argument="index_df"
+        )
     indices = [tuple(map(int, row)) for row in frame.itertuples(index=False)]
     n_layers = int(model.cfg.n_layers)
     n_pos = int(tokens.shape[-1])
@@ -339,6 +369,11 @@ def _check_positions(positions: Sequence[int] | None, tokens: Tensor) -> list[in
     prompt.
     """
     n = int(tokens.shape[-1])
+    if isinstance(positions, str) or not isinstance(positions, Iterable | None):
+        raise InputError(
+            f"positions={short_repr(positions)}: must be a list of whole numbers, such as [-1].",
+            argument="positions",
+        )
     given = [int(position) for position in positions or ()]
     if wrong := [position for position in given if not -n <= position < n]:
         raise InputError(

@@ -22,6 +22,7 @@ from anchorlens.prompts.cells import (
     replace_bad_characters,
 )
 from anchorlens.prompts.dataset import Dropped, RowDropped
+from anchorlens.prompts.doubtful_cells import find_doubt
 from anchorlens.prompts.drop_reasons import PAIR_FIXES, check_not_empty
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
 from anchorlens.prompts.pair_columns import (
@@ -299,6 +300,7 @@ def _read_pairs(
     pairs: list[PromptPair] = []
     dropped: list[Dropped] = []
     aliases = {field: AliasCells() for field in ANSWER_FIELDS}
+    doubts: dict[str, list[str]] = {}
     of_prompts: dict[frozenset[str], str] = {}
     for number, row in enumerate(rows, start=1):
         where = f"row {number}"
@@ -310,10 +312,15 @@ def _read_pairs(
                 # The same two prompts, in either order, are one observation.
                 prompts = frozenset((repr(pair.clean), repr(pair.corrupted)))
                 pair = replace(pair, group=of_prompts.setdefault(prompts, pair_id))
+            at = f"{origin.label}, {where}"
+            own = _find_doubts(row, pair, at)
+            for doubt, shown in own:
+                doubts.setdefault(doubt, []).append(shown)
             for field, cells in aliases.items():
                 answer = getattr(pair, field)
-                if answer == row.get(field):  # no list, no JSON and nothing to split
-                    _look_for_aliases(answer, field, f"{origin.label}, {where}", cells)
+                # No list, no JSON and nothing to split.
+                if answer == row.get(field) and not own:
+                    _look_for_aliases(answer, field, at, cells)
             pairs.append(join_by_space(pair) if options.answer_space == ADD else pair)
         except RowDropped as why:
             dropped.append(
@@ -326,8 +333,10 @@ def _read_pairs(
                     detail=f"{where}: {replace_bad_characters(why.detail)}",
                 )
             )
+    warn_of_doubts(doubts)
     for cells in aliases.values():
         warn_of_doubts(cells.doubts())
+    _warn_of_repeated_prompts(pairs, origin.label)
     for repeated, n in Counter(pair.id for pair in pairs).items():
         if n > 1:
             raise DataError(f"{n} rows have the id {repeated!r}. Give unique ids, or none.")
@@ -340,6 +349,38 @@ def _read_pairs(
         sha256=hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest(),
         limit=limit,
     )
+
+
+def _find_doubts(row: Mapping[str, Any], pair: PromptPair, where: str) -> list[tuple[str, str]]:
+    """Return what cells of a pair may mean instead, each with the cell; of prompts only how they
+    are coded, and whether they are a mark of a missing value.
+    """
+    found: list[tuple[str, str]] = []
+    for field in ("clean", "corrupted", "answer", "wrong", "group", "template"):
+        given = row.get(field)
+        if not isinstance(given, str) or (field in ANSWER_FIELDS and given != getattr(pair, field)):
+            continue
+        if doubt := find_doubt(given):
+            name = "wrong answer" if field == "wrong" else field
+            found.append((doubt, f"{where}: the {name} {shorten(given)}"))
+    return found
+
+
+def _warn_of_repeated_prompts(pairs: Sequence[PromptPair], source: str) -> None:
+    """Warn if the same two prompts are in several groups, which are resampled as independent."""
+    groups: dict[object, set[str]] = {}
+    for pair in pairs:
+        prompts = frozenset((repr(pair.clean), repr(pair.corrupted)))
+        groups.setdefault(prompts, set()).add(pair.group)
+    repeated = [names for names in groups.values() if len(names) > 1]
+    if repeated:
+        first = ", ".join(sorted(repeated[0])[:2])
+        n = len(repeated)
+        which = "one pair of prompts is" if n == 1 else f"{n} pairs of prompts are"
+        warn(
+            f"{source}: {which} in several groups, such as {first}. Groups count as independent"
+            " observations: give rows with the same prompts one group, or no group."
+        )
 
 
 def _look_for_aliases(answer: AnswerText | None, field: str, where: str, cells: AliasCells) -> None:

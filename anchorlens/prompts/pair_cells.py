@@ -14,6 +14,8 @@ from anchorlens.prompts.pairs import AnswerText, AnyOf, TokenText
 
 # Token ids in a cell of a csv file; model.to_tokens gives one list inside another.
 _IDS = re.compile(r"\s*\[\s*\[?\s*(-?\d+\s*(,\s*-?\d+\s*)*)?\]?\s*\]\s*")
+# A number that is no token id: with a sign, decimals or separators.
+_NUMBER = re.compile(r"[-+]?\d[\d.,' \u00a0\u202f]*(e[-+]?\d+)?", re.IGNORECASE)
 # Names of places that are not segments.
 _RESERVED = re.compile(r"(pos|head):.*|last|all|paired|metric_reads")
 TEXT = "text"
@@ -86,6 +88,12 @@ class CellReader:
             digits = _number_text(value, column) if isinstance(value, int | float) else value
             if isinstance(digits, str) and digits.strip().isdecimal():
                 return (int(digits),)
+            if isinstance(digits, str) and _NUMBER.fullmatch(digits.strip()):
+                raise RowDropped(
+                    "bad_cell",
+                    f"{column}={short_repr(value)} is no token id, which numbers='ids' asks for."
+                    " Write it without separators, sign and decimals",
+                )
         return self.read_prompt(value, column)
 
     def read_segments(self, value: object) -> dict[str, tuple[TokenText, TokenText]]:

@@ -151,7 +151,8 @@ def _describe_unknown(
     """
     name = unknown[0]
     if len(names) == 1:
-        return f"Unknown column {name!r}. {ONE_COLUMN}"
+        first = "The first line of the file has the names of the columns."
+        return f"Unknown column {name!r}. {first} {ONE_COLUMN}"
     near = did_you_mean(name, FIELDS)
     if not missing:
         is_near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=_MISSPELT)

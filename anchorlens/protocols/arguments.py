@@ -172,7 +172,7 @@ class Indices(Kind):
 
     @override
     def check(self, name: str, value: Any) -> tuple[int, ...] | None:
-        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "all")):
+        if value is None or (isinstance(value, str) and value.strip().lower() == "all"):
             return None
         if isinstance(value, str):
             numbers = _parse_indices(name, value)

@@ -23,6 +23,7 @@ from anchorlens.prompts.delimited import (
     describe_missing_header,
     looks_like_data,
 )
+from anchorlens.prompts.doubtful_cells import find_coding, find_doubt
 from anchorlens.prompts.read_rows import RawData
 from anchorlens.questions.choices import is_choice_column
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows, read_answers
@@ -32,14 +33,10 @@ _TABLE = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
 _TRUTH_VALUES = frozenset(("true", "false"))
 # Labels of choices, as the names of their columns.
 _LETTERS = "ABCDEFGHIJ"
-# Marks of a missing value, and errors of spreadsheets.
-_MISSING = {
-    *("nan", "<na>", "n/a", "null", "none"),
-    *("#n/a", "#ref!", "#value!", "#name?", "#div/0!", "#num!", "#null!"),
-}
-# A text without one of these characters or words needs no closer look.
-_SUSPECT = re.compile(r"[^A-Za-z0-9 .'-]| or ")
-_ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[a-zA-Z]{2,8});")
+# Texts that stand for no answer in a question file.
+_BLANKS = frozenset(("-", "--", "\u2013", "\u2014", "?", "??", "...", "\u2026"))
+# Fields beside question and answers in which a mark of a missing value would be a name.
+_NAMED_FIELDS = ("relation", "prop", "cluster", "subject", "subj")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -143,9 +140,9 @@ def rename_columns(
     return renamed
 
 
-def match_names(rows: Sequence[Row], schema: Schema) -> list[Row]:
+def match_names(rows: Sequence[Row], schema: Schema, source: str) -> list[Row]:
     """Rename required columns that differ from their field by case or blanks, such as
-    ``Question``, and ARC's ``answerKey``.
+    ``Question``, and ARC's ``answerKey``; warn of one beside the field.
     """
     names = _field_names(rows)
     renames: dict[str, str] = {}
@@ -154,7 +151,16 @@ def match_names(rows: Sequence[Row], schema: Schema) -> list[Row]:
         if "answer" in keys:
             keys["answerkey"] = "answer"
         near = [name for name in names if field_key(name) in keys]
-        if not set(group) & set(names) and len(near) == 1:
+        own = set(group) & set(names)
+        beside = [name for name in near if name not in own]
+        if own and beside:
+            same = [name for name in own if field_key(name) == field_key(beside[0])]
+            for read in same:
+                warn(
+                    f"{source}: {read!r} is read, but there is a column {beside[0]!r} too. Remove"
+                    " the one that is not meant."
+                )
+        if not own and len(near) == 1:
             renames[near[0]] = keys[field_key(near[0])]
     if not renames:
         return list(rows)
@@ -304,8 +310,8 @@ def warn_of_truth_values(rows: Sequence[Row], schema: Schema, source: str) -> No
 
 
 def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
-    """Warn of questions and answers of a file or table that seem to have another meaning: several
-    answers in one text, a missing value, a formula, HTML, or a text that was decoded wrongly.
+    """Warn of cells of a file or table that seem to have another meaning: several answers in one
+    text, a missing value, a formula, HTML, or a text that was decoded wrongly.
 
     One warning per kind names the first cell.
     """
@@ -318,43 +324,16 @@ def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
         others = {"question": [row.get("question")], "answer": answer}
         for name, texts in others.items():
             for text in texts if isinstance(texts, list) else ():
-                if isinstance(text, str) and (doubt := _find_coding(text)):
+                if isinstance(text, str) and (doubt := find_coding(text)):
                     found.setdefault(doubt, []).append(f"{where}: the {name} {shorten(text)}")
+        for name in _NAMED_FIELDS:
+            text = row.get(name)
+            if isinstance(text, str) and (doubt := find_doubt(text)):
+                found.setdefault(doubt, []).append(f"{where}: the {name} {shorten(text)}")
         shown = f"{where}: the answer {shorten(cell)}"
-        if doubt := _find_doubt(cell):
+        if doubt := find_doubt(cell, _BLANKS):
             found.setdefault(doubt, []).append(shown)
             aliases.count(cell)
         else:
             aliases.add(cell, shown)
     warn_of_doubts({**found, **aliases.doubts()})
-
-
-def _find_doubt(cell: str) -> str:
-    """Return what an answer may mean instead, and the cure; empty for a plain answer."""
-    if not _SUSPECT.search(cell) and cell.casefold() not in _MISSING:
-        return ""
-    if cell.casefold() in _MISSING:
-        return "is read as one alias. Leave the cell empty if there is no answer."
-    if cell.startswith("="):
-        return "is a formula of a spreadsheet. Save the sheet with its values."
-    return _find_coding(cell)
-
-
-def _find_coding(cell: str) -> str:
-    """Return how a text seems to be coded, and the cure; empty for a plain text."""
-    if "&" in cell and _ENTITY.search(cell):
-        return "has characters of HTML (&amp;). Replace them (html.unescape)."
-    if not cell.isascii() and _is_decoded_wrongly(cell):
-        return "is UTF-8 that was read as Latin-1. Read its source as UTF-8."
-    return ""
-
-
-def _is_decoded_wrongly(text: str) -> bool:
-    """Return whether the bytes of a text in UTF-8 were read as Windows-1252 or Latin-1."""
-    for encoding in ("cp1252", "latin-1"):
-        try:
-            text.encode(encoding).decode("utf-8")
-        except UnicodeError:
-            continue
-        return True
-    return False

@@ -345,7 +345,8 @@ def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | N
         raise DataError(f"{source} has no rows. It needs one row per question.")
     if origin.own:
         check_layout(unfolded, columns, schema, source, raw)
-    rows = match_names(rename_columns(unfolded, columns, schema, source, raw), schema)
+    renamed = rename_columns(unfolded, columns, schema, source, raw)
+    rows = match_names(renamed, schema, source)
     check_fields(rows, schema, source, raw, own=origin.own)
     if origin.own:
         if raw.delimiter:

@@ -25,7 +25,7 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half, round_anew
 from anchorlens.errors import CheckError
-from anchorlens.measure.budget import CHECK_ROWS
+from anchorlens.measure.budget import check_rows
 from anchorlens.measure.checks import ComparedCell, find_differences
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import KnownCells, Measurement, Recheckable, StepMetrics
@@ -307,7 +307,9 @@ def add_reference_values(
     """
     size = max(1, len(cells))
     width = ready.max_tokens
-    while size > 1 and rows_bytes(reference.adapter.shape, CHECK_ROWS * size, width) > budget:
+    n_rows = len(cells[["example_id", "donor_id"]].drop_duplicates())
+    shape = reference.adapter.shape
+    while size > 1 and rows_bytes(shape, check_rows(size, n_rows), width) > budget:
         size //= 2
     assert isinstance(protocol, Recheckable)  # checked by the callers
     records: list[dict[Any, Any]] = cells.to_dict("records")

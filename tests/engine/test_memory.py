@@ -59,7 +59,7 @@ pytestmark = [
 
 
 LIMIT = 64 * 10**6
-FIRST = [("swap", {}), ("swap", {"max_memory": LIMIT, "prompt": "fewshot(5)"})]
+FIRST = [("swap", {}), ("swap", {"max_memory": 56 * 10**6, "prompt": "fewshot(5)"})]
 OTHERS = [
     ("swap", {"site": "mlp_out", "window": 3, "readout": "answer_joint", "max_memory": LIMIT}),
     ("swap", {"engine": "reference"}),

@@ -185,6 +185,33 @@ def test_a_model_without_numbers_is_refused(tiny):
         ours.get_act_patch_resid_pre(model.to("meta"), corrupted, cache, last)
 
 
+@pytest.mark.parametrize(
+    ("change", "argument"),
+    [
+        ({"positions": "-1"}, "positions"),
+        ({"clean_cache": None}, "clean_cache"),
+        ({"patching_metric": "accuracy"}, "patching_metric"),
+        ({"activation_name": "resid_pree"}, "activation_name"),
+        (
+            {"index_axis_names": None, "index_df": pd.DataFrame({"layer": [0, None], "pos": 1})},
+            "index_df",
+        ),
+    ],
+)
+def test_an_argument_without_meaning_is_refused_by_name(unchecked, tiny_model, change, argument):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1)
+    given = {
+        "clean_cache": cached(model, clean),
+        "patching_metric": last,
+        "patch_setter": ours.layer_pos_patch_setter,
+        "activation_name": "resid_pre",
+        "index_axis_names": ("layer", "pos"),
+    }
+    with raises(InputError, argument):
+        ours.generic_activation_patch(model, corrupted, **given | change)
+
+
 def test_two_threads_share_a_model(tiny_model):
     model = tiny_model("gpt2")
     clean, corrupted = prompts(1)

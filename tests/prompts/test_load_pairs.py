@@ -4,6 +4,8 @@ error.
 
 import csv
 import json
+import re
+import warnings
 
 import datasets
 import pandas as pd
@@ -276,3 +278,50 @@ def test_the_same_two_prompts_are_one_group_in_either_order():
     assert groups == ["000000", "000000", "000002", "000000"]
     named = [{**row, "group": f"g{i}"} for i, row in enumerate((ROW, other))]
     assert [pair.group for pair in load_pairs(named).pairs] == ["g0", "g1"]
+
+
+PAIR = {"clean": "The capital of France is", "corrupted": "The capital of Italy is"}
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "said"),
+    [
+        ("answer", "#N/A", "the answer '#N/A' is read as text. Leave the cell empty"),
+        ("wrong", " nan", "the wrong answer ' nan' is read as text"),
+        ("answer", "#NV", "read as text"),
+        ("answer", "=B7", "is a formula of a spreadsheet"),
+        ("answer", "=SUM(A1:A3)", "is a formula of a spreadsheet"),
+        ("clean", "#REF!", "the clean '#REF!' is read as text"),
+        ("group", "nan", "the group 'nan' is read as text"),
+        ("template", "#N/A", "the template '#N/A' is read as text"),
+        ("answer", "S\ufffdo", "characters that were lost"),
+    ],
+)
+def test_a_cell_that_seems_to_have_no_value_gives_a_warning(column, cell, said):
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        load_pairs([{**PAIR, "answer": " Paris", column: cell}])
+
+
+@pytest.mark.parametrize("answer", [" ==", " = x", "-", "?", " NA", "#", "=", " nano", " 3.5"])
+def test_an_unusual_answer_gives_no_warning(answer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (pair,) = load_pairs([{**PAIR, "answer": answer}]).pairs
+    assert pair.answer == answer
+
+
+@pytest.mark.parametrize("cell", ["1,234", "-3", "7042.0", "1e3", "7'042"])
+def test_a_number_that_is_no_token_id_is_not_read_as_text(cell):
+    rows = [{**PAIR, "answer": cell}, {**PAIR, "answer": "12"}]
+    data = load_pairs(rows, numbers="ids")
+    assert [pair.answer for pair in data.pairs] == [(12,)]
+    assert [row.reason for row in data.dropped] == ["bad_cell"]
+
+
+def test_the_same_prompts_in_several_groups_give_a_warning():
+    rows = [{**PAIR, "answer": " Paris", "group": str(number)} for number in range(3)]
+    with pytest.warns(UserWarning, match="one pair of prompts is in several groups, such as 0, 1"):
+        load_pairs(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_pairs([{**row, "group": "one"} for row in rows])

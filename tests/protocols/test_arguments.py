@@ -32,7 +32,7 @@ PLAN = PythonOnly("a function that takes the plan")
         (WINDOW, "cumulative", "cumulative"),
         (WINDOW, "3", 3),
         (WINDOW, 3, 3),
-        *((INDICES, given, None) for given in (None, "all", " ALL ", "")),
+        *((INDICES, given, None) for given in (None, "all", " ALL ")),
         *(
             (INDICES, given, (0, 2))
             for given in ([2, 0], np.array([2, 0]), torch.tensor([2, 0]), {2, 0}, "2, 0", "0-2:2")
@@ -126,6 +126,11 @@ def test_refused_values(kind, given):
         ),
         (INT, "2", "it='2' must be a whole number."),
         (MAYBE_INT, 0, "it=0 must be at least 1, or None for what fits."),
+        (
+            INDICES,
+            "",
+            "it='' is invalid. Write 0-11, or 0,4,8, or 0-28:4, or -4: (the last 4).",
+        ),
         (
             INDICES,
             "11-0",

@@ -223,13 +223,10 @@ def test_a_needed_column_that_is_missing(row, message):
 def test_cells_with_several_answers_or_none_give_one_warning_per_file(tmp_path, extension, answer):
     rows = [{"question": f"Who wrote Book{i}?", "answers": answer} for i in range(3)]
     rows.append({"question": "Who wrote Emma?", "answers": json.dumps(["a|b", "c"])})
-    fix = (
-        f"Pass answers_sep={answer[5]!r} to split it." if "x" in answer else "Leave the cell empty"
-    )
-    message = (
-        f"file:mine.{extension}, row 1 (and 2 more): the answer {answer!r} is read as one alias."
-        f" {fix}"
-    )
+    doubt = "is read as text. Leave the cell empty"
+    if "x" in answer:
+        doubt = f"is read as one alias. Pass answers_sep={answer[5]!r} to split it."
+    message = f"file:mine.{extension}, row 1 (and 2 more): the answer {answer!r} {doubt}"
     with pytest.warns(UserWarning, match=re.escape(message)) as caught:
         data = load_qa(write(tmp_path / f"mine.{extension}", rows))
     assert len(caught) == 1
@@ -321,3 +318,39 @@ def test_two_columns_of_answers_that_differ_are_warned_of():
         warnings.simplefilter("error")
         load_qa([{**row, "answer": "Austen"}, {**row, "answer": None}, row])
         load_qa([{**row, "answers": '["Austen", "Jane"]', "answer": '["Jane"]'}])
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "said"),
+    [
+        ("answers", "#BEZUG!", "Leave the cell empty"),
+        ("answers", "#¿NOMBRE?", "Leave the cell empty"),
+        ("answers", "#NV", "Leave the cell empty"),
+        ("answers", "—", "Leave the cell empty"),
+        ("answers", "S\ufffdo", "characters that were lost"),
+        ("answers", "=Sheet1!B2", "formula"),
+        ("relation", "#N/A", "the relation '#N/A' is read as text"),
+        ("cluster", "nan", "the cluster 'nan' is read as text"),
+    ],
+)
+def test_a_cell_that_seems_to_have_no_value_gives_a_warning(tmp_path, column, cell, said):
+    row = {"question": "Who wrote Emma?", "answers": "Austen", "relation": "author", column: cell}
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        load_qa(write(tmp_path / "mine.csv", [row]))
+
+
+@pytest.mark.parametrize("answer", ["NA", "#1", "#metoo", "Not =", "none of these", "3/4", "a-ha"])
+def test_an_unusual_answer_gives_no_warning(tmp_path, answer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = load_qa(
+            write(tmp_path / "mine.csv", [{"question": "Who wrote Emma?", "answers": answer}])
+        )
+    assert data.examples[0].answers == (answer,)
+
+
+def test_a_column_beside_one_of_the_same_name_in_capitals_gives_a_warning(tmp_path):
+    row = {"question": "Who wrote Emma?", "answers": "Austen", "Answers": "Bronte"}
+    with pytest.warns(UserWarning, match="'answers' is read, but there is a column 'Answers' too"):
+        data = load_qa(write(tmp_path / "mine.csv", [row]))
+    assert data.examples[0].answers == ("Austen",)

@@ -338,6 +338,7 @@ def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
                 f"Not tested: {excluded} of {len(grid.statuses)} {result.cell_word}s, whose value"
                 " follows by construction."
             )
+    notes.append(_note_on_shared_prompts(result))
     n_unpaired = result.record["counts"].get("unpaired_positions", 0)
     if n_unpaired:
         which = "1 token" if n_unpaired == 1 else f"{n_unpaired} tokens"
@@ -346,6 +347,28 @@ def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
             " they are: give prompts of equal length, or name segments."
         )
     return tuple(filter(None, (*notes, *_notes_on_controls(result))))
+
+
+def _note_on_shared_prompts(result: PatchResult) -> str:
+    """Return how many different prompts the pairs have, where pairs of several groups share most of
+    them; empty otherwise.
+    """
+    counts = result.record["counts"]
+    n_groups = result.statistics.n_groups
+    if n_groups < MIN_QUESTIONS_FOR_CLAIM:  # nothing is claimed
+        return ""
+    sides = ("corrupted", "clean") if result.is_denoising else ("clean", "corrupted")
+    for side, name in zip(sides, ("different_targets", "different_sources"), strict=True):
+        n = counts.get(name, n_groups)
+        if n == 1:
+            others = f"other {side} prompts"
+            return f"All pairs have the same {side} prompt: nothing is said about {others}."
+        if n < min(n_groups, MIN_QUESTIONS_FOR_LAYERS):
+            return (
+                f"The pairs have only {n} different {side} prompts: pairs that share one are not"
+                " independent, and more is claimed than holds."
+            )
+    return ""
 
 
 def _notes_on_controls(result: PatchResult) -> list[str]:

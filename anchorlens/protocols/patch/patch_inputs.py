@@ -175,6 +175,8 @@ class PatchInputs(SweepInputs):
             "evaluated": len(self.own_pairs),
             "groups": len(groups),
             "unpaired_positions": unpaired,
+            "different_targets": len({row.ids for row in self.targets}),
+            "different_sources": len({row.ids for row in self.sources}),
         }
         if self.counts is not None:
             counts |= self.counts.record(self.controls)

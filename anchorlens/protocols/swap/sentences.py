@@ -215,12 +215,18 @@ def _other_metric(sweep: SweepFacts, statuses: Statuses, other: Statuses) -> lis
         n = count_anchors(sweep.facts)
         told: list[str] = []
         if gained:
-            told.append(f"also holds at {_at(gained, n)}")
+            also = "also " * any(kind.status in own.values() for own in _own(statuses, name))
+            told.append(f"{also}holds at {_at(gained, n)}")
         if lost:
             told.append(f"is not shown at {_at(lost, n)}")
         if told:
             notes.append(f"By {in_other}, {kind.status} {' and '.join(told)}.")
     return notes
+
+
+def _own(statuses: Statuses, name: str) -> list[Mapping[int, str]]:
+    """Return layer -> status of a claim at each anchor."""
+    return [own for (_, claim), own in statuses.items() if claim == name]
 
 
 def _null_takes(sweep: SweepFacts) -> list[str]:

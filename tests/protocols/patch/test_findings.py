@@ -504,3 +504,22 @@ def test_the_other_pairs_are_few_below_ten(n_pairs, n_partners, is_told):
     said = f"Only {n_partners} pairs serve as other_pair of all {n_pairs}: "
     assert (said in result.verdict) == is_told
     assert ("serve as other_pair" in result.verdict) == is_told
+
+
+@pytest.mark.parametrize(
+    ("n_pairs", "counts", "said"),
+    [
+        (24, {"different_sources": 1}, "All pairs have the same clean prompt"),
+        (24, {"different_targets": 1}, "All pairs have the same corrupted prompt"),
+        (24, {"different_sources": 12}, "The pairs have only 12 different clean prompts"),
+        (24, {"different_sources": 24, "different_targets": 24}, ""),
+        (60, {"different_sources": 30}, ""),
+        (9, {"different_sources": 1}, ""),  # nothing is claimed
+    ],
+)
+def test_pairs_that_share_prompts_are_noted(n_pairs, counts, said):
+    result = made(world("effect", n_pairs))
+    result.record["counts"].update(counts)
+    noted = [note for note in result.findings.notes if " prompt" in note]
+    assert len(noted) == bool(said)
+    assert all(note.startswith(said) for note in noted)

@@ -363,6 +363,15 @@ def test_the_verdict_says_where_the_other_metric_differs(effect):
     assert "the logit difference falls more than" in by_logits.findings.headline
 
 
+def test_what_holds_by_the_other_metric_alone_does_not_also_hold(effect):
+    found = donor_values(effect, swap=0.0, null=0.0)
+    frame = found.samples(all_columns=True)
+    frame["value_after"] = frame["value_before"]
+    frame["effect"] = 0.0
+    notes = " ".join(changed(found, frame).findings.notes)
+    assert "By the logit difference, beyond other positions holds at exact_question" in notes
+
+
 def test_an_effect_has_a_small_p_and_noise_has_none(effect):
     less = effect.contrasts().query("quantity == 'delta_p_minus_null' and control == 'same_role'")
     own = less.set_index(["anchor", "layer"])["p"]
