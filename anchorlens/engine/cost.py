@@ -107,7 +107,7 @@ class PassMemory:
         prefix: Keys and values of the tokens that all rows begin with.
         states: States that are read.
         kernels: Kernels that oneDNN keeps on a CPU.
-        slack: What allocators hold for a byte of tensors.
+        slack: Bytes that allocators hold for a byte of tensors.
     """
 
     streams: int
@@ -183,7 +183,7 @@ def pass_memory(shape: Shape, device: torch.device, size: PassSize, lanes: int) 
 
 
 def slack(device: torch.device) -> float:
-    """Return what allocators of a device hold for a byte of tensors."""
+    """Return the bytes that allocators of a device hold for a byte of tensors."""
     return _SLACK.get(device.type, _OTHER_SLACK)
 
 

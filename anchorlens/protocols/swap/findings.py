@@ -36,6 +36,7 @@ from anchorlens.protocols.swap.claim_kinds import (
 from anchorlens.protocols.swap.sentences import headline_of, notes_of
 from anchorlens.results.estimates import LayerEstimate, format_layers
 from anchorlens.results.findings import (
+    ALPHA,
     BEYOND_CHANGE,
     BEYOND_POSITIONS,
     CLAIMS,
@@ -87,8 +88,16 @@ def swap_findings(result: SweepResult) -> Findings:
         warnings,
         table,
         heads,
-        notes_of(sweep, statuses, other),
+        (*notes_of(sweep, statuses, other), *note_on_p_values(statements)),
     )
+
+
+def note_on_p_values(statements: Sequence[Finding]) -> list[str]:
+    """Return a sentence if a statement that is not detected has a small p-value."""
+    for one in statements:
+        if one.status == NOT_DETECTED and one.p is not None and one.p <= ALPHA:
+            return [f"A p-value of at most {ALPHA} alone claims nothing: the joint band decides."]
+    return []
 
 
 def _more_rows(result: SweepResult) -> str:

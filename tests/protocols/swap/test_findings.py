@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from anchorlens.display import three_digits
+from anchorlens.protocols.swap.findings import note_on_p_values
 from anchorlens.results.both_directions import necessity_sentence
 from anchorlens.results.estimates import name_layers
+from anchorlens.results.findings import BEYOND_POSITIONS, NOT_DETECTED, Finding
 from anchorlens.statistics.bands import bootstrap_mean
 from tests.protocols.swap.simulated import (
     NULLS,
@@ -370,6 +372,20 @@ def test_what_holds_by_the_other_metric_alone_does_not_also_hold(effect):
     frame["effect"] = 0.0
     notes = " ".join(changed(found, frame).findings.notes)
     assert "By the logit difference, beyond other positions holds at exact_question" in notes
+
+
+@pytest.mark.parametrize(
+    ("status", "p", "is_told"),
+    [
+        (NOT_DETECTED, 0.003, True),
+        (NOT_DETECTED, 0.2, False),
+        (NOT_DETECTED, None, False),
+        (BEYOND_POSITIONS, 0.003, False),
+    ],
+)
+def test_a_small_p_of_what_is_not_detected_is_explained(status, p, is_told):
+    notes = note_on_p_values([Finding("delta_p_minus_null", status, p=p)])
+    assert bool(notes) == is_told
 
 
 def test_an_effect_has_a_small_p_and_noise_has_none(effect):
