@@ -290,7 +290,7 @@ def measure_cells(
         if result.values is not None:
             return result.values
         reason, known = result.reason, result.known
-    _check_cache(cache, name, indices)
+    _check_cache(cache, name, setter, indices)
     warn(f"{name}: one forward pass per cell is run, because {reason}.")
     values: list[Tensor] = []
     for index in tqdm(indices, desc=label, disable=is_silent):
@@ -311,18 +311,30 @@ def measure_cells(
     return values
 
 
-def _check_cache(cache: Cache, name: str, indices: Sequence[tuple[int, ...]]) -> None:
-    """Raise InputError if the cache lacks an activation that is patched in."""
+def _check_cache(
+    cache: Cache, name: str, setter: PatchSetter, indices: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise InputError if the cache lacks an activation or a position that is patched in."""
+    by_position = columns_of(setter)[:1] == ("pos",)
     for layer in dict.fromkeys(index[0] for index in indices):
         hook_name = act_name(name, layer)
         try:
-            cache[hook_name]
+            clean = cache[hook_name]
         except KeyError as why:
             near = did_you_mean(name, (*SITES, *HEAD_SITES))
             raise InputError(
                 f"activation_name={name!r}: clean_cache has no {hook_name!r}. {near}".rstrip(),
                 argument="activation_name",
             ) from why
+        if not by_position:
+            continue
+        last = max(index[1] for index in indices if index[0] == layer)
+        if last >= clean.shape[1]:
+            raise InputError(
+                f"clean_cache: {hook_name!r} has {clean.shape[1]} positions, and position {last} is"
+                " patched. Give prompts of one length, or the positions of both in index_df=.",
+                argument="clean_cache",
+            )
 
 
 def _indices_of(

@@ -212,6 +212,14 @@ def test_an_argument_without_meaning_is_refused_by_name(unchecked, tiny_model, c
         ours.generic_activation_patch(model, corrupted, **given | change)
 
 
+def test_a_cache_of_a_shorter_prompt_is_refused(tiny_model):
+    model = tiny_model("gpt2")
+    clean, corrupted = prompts(1)
+    cache = cached(model, clean[:, :-1])
+    with raises(InputError, "clean_cache"):
+        ours.get_act_patch_resid_pre(model, corrupted, cache, last)
+
+
 def test_two_threads_share_a_model(tiny_model):
     model = tiny_model("gpt2")
     clean, corrupted = prompts(1)
