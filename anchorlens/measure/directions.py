@@ -7,12 +7,18 @@ from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.hooked_passes import capture, run_prefix
-from anchorlens.measure.patched_pairs import Pair, Placement, make_generator, slots_of
+from anchorlens.measure.patched_pairs import (
+    DirectionPrompt,
+    Pair,
+    Placement,
+    make_generator,
+    slots_of,
+)
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
@@ -106,8 +112,19 @@ def _direction(
     difference = (first - second)[:, : len(place.target)]
     if place.head is not None:
         difference = difference[..., place.head * d_head : (place.head + 1) * d_head]
-    is_zero = difference.norm(dim=-1, keepdim=True) == 0
-    return torch.where(is_zero, gaussian, difference)
+    is_zero = difference.norm(dim=-1) == 0
+    is_zero |= _have_same_past(*place.towards)[: len(place.target)]
+    return torch.where(is_zero[..., None], gaussian, difference)
+
+
+def _have_same_past(first: DirectionPrompt, second: DirectionPrompt) -> Bool[Tensor, "slot"]:
+    """Return at which slots two prompts have the same tokens up to there, so that their activations
+    are equal: computed in one batch they may differ by rounding, which is no direction.
+    """
+    same: list[bool] = []
+    for one, other in zip(first.positions, second.positions, strict=True):
+        same.append(first.prompt.ids[: one + 1] == second.prompt.ids[: other + 1])
+    return torch.tensor(same, device="cpu")
 
 
 def _capture_prompts(

@@ -7,7 +7,7 @@ import torch
 
 from anchorlens.engine.hooked_passes import capture
 from anchorlens.measure import directions as module
-from anchorlens.measure.directions import draw_directions
+from anchorlens.measure.directions import draw_directions, gaussian_directions
 from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement, slots_of
 from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
@@ -83,3 +83,35 @@ def test_a_wanted_position_among_the_common_tokens_shortens_the_run_that_is_shar
     monkeypatch.setattr(module, "run_prefix", run_prefix)
     draw_directions(adapter, "resid_pre", [pairs([early, *others[1:]])], lambda width: 8)
     assert asked == [12]
+
+
+@pytest.mark.parametrize("rows_of_pass", [1, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_two_prompts_have_the_same_past_the_direction_is_gaussian(dtype, rows_of_pass):
+    """Their activations are equal; as rows of a batch they may differ by rounding."""
+    adapter = adapter_of("llama", dtype)
+    first, second = prompts(SHOTS, 2)
+    at = len(SHOTS) - 1, len(SHOTS) + 1
+    both = [DirectionPrompt(one.prompt, at) for one in (first, second)]
+    ((made,),) = draw_directions(adapter, "resid_pre", [pairs(both)], lambda width: rows_of_pass)
+    drawn = gaussian_directions("draw 0", 2, adapter.d_model)
+    assert torch.equal(made[0][:, 0], drawn[0].expand(adapter.n_layers, -1))
+    assert not torch.isclose(made[0][1:, 1], drawn[1]).all(-1).any()
+
+
+def test_rounding_is_no_direction(monkeypatch):
+    """Also where it makes equal activations differ."""
+    adapter = adapter_of("llama", torch.float32)
+    first, second = prompts(SHOTS, 2)
+    both = [DirectionPrompt(one.prompt, (len(SHOTS) - 1,) * 2) for one in (first, second)]
+    right = module.capture
+
+    def capture_with_noise(*args, **named):
+        noise = torch.Generator().manual_seed(0)
+        streams = right(*args, **named)
+        return [one + 1e-6 * torch.randn(one.shape, generator=noise) for one in streams]
+
+    monkeypatch.setattr(module, "capture", capture_with_noise)
+    ((made,),) = draw_directions(adapter, "resid_pre", [pairs(both)], lambda width: 8)
+    drawn = gaussian_directions("draw 0", 2, adapter.d_model)
+    assert torch.equal(made[0], drawn.expand(adapter.n_layers, -1, -1))
