@@ -328,7 +328,8 @@ def _check_cache(
             ) from why
         if not by_position:
             continue
-        last = max(index[1] for index in indices if index[0] == layer)
+        of_layer = [index[1] for index in indices if index[0] == layer and len(index) > 1]
+        last = max(of_layer, default=-1)
         if last >= clean.shape[1]:
             raise InputError(
                 f"clean_cache: {hook_name!r} has {clean.shape[1]} positions, and position {last} is"

@@ -352,9 +352,7 @@ def _read_pairs(
 
 
 def _find_doubts(row: Mapping[str, Any], pair: PromptPair, where: str) -> list[tuple[str, str]]:
-    """Return what cells of a pair may mean instead, each with the cell; of prompts only how they
-    are coded, and whether they are a mark of a missing value.
-    """
+    """Return what the texts of a pair may mean instead, each with its cell."""
     found: list[tuple[str, str]] = []
     for field in ("clean", "corrupted", "answer", "wrong", "group", "template"):
         given = row.get(field)
