@@ -318,7 +318,9 @@ def _at_rank(ordered: Array, rank: Array) -> Array:
     columns = np.arange(ordered.shape[1])
     first = ordered[whole, columns]
     second = ordered[np.minimum(whole + 1, np.ceil(rank).astype(np.intp)), columns]
-    return first + (rank - whole) * (second - first)
+    # Shares of an effect of 0 are infinite, as of a metric in steps, and have no interval.
+    with np.errstate(invalid="ignore"):
+        return first + (rank - whole) * (second - first)
 
 
 def _unseen(alpha: Array | float, n: Counts) -> Array:

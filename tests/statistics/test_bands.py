@@ -2,6 +2,8 @@
 points.
 """
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -489,3 +491,14 @@ def test_holm_against_its_steps():
     assert holm([0.6, 0.7]).tolist() == [1, 1]
     np.testing.assert_allclose(holm([0.03, np.nan, 0.02]), [0.04, np.nan, 0.04])
     assert holm([]).tolist() == []
+
+
+def test_ratios_that_are_infinite_in_many_resamples_give_no_warning():
+    """As the share of a change that a metric in steps makes in few rows."""
+    draws = Resamples.of(np.arange(12), n_resamples=200, seed=0)
+    is_there = np.ones((12, 1), dtype=bool)
+    whole = draws.means(np.eye(12)[:, :1], is_there)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        made = band(draws.means(np.ones((12, 1)), is_there).over(whole))
+    assert not np.isfinite(made.high).any()
