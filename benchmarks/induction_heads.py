@@ -20,7 +20,7 @@ from scipy.stats import hypergeom, rankdata
 from torch import Tensor
 
 import anchorlens as al
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import LensModel
 
 Array = npt.NDArray[np.float64]
 TOP, DRAWS, SEED = 10, 10_000, 0

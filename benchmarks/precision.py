@@ -34,7 +34,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models import blocks, wide_product
+from anchorlens.models import blocks
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows
@@ -160,9 +160,9 @@ def _gpu_kernels(stack: ExitStack) -> None:
 
 
 def _two_numbers(stack: ExitStack) -> None:
-    stack.enter_context(mock.patch.object(wide_product, "_has_product", lambda *_: True))
+    stack.enter_context(mock.patch.object(read, "_has_product", lambda *_: True))
     product = lambda x, weight: x.float() @ weight.float()  # noqa: E731
-    stack.enter_context(mock.patch.object(wide_product, "_with_wide_sums", product))
+    stack.enter_context(mock.patch.object(read, "_with_wide_sums", product))
 
 
 def _half_scores(stack: ExitStack) -> None:
@@ -177,7 +177,7 @@ def _fused_norms(stack: ExitStack) -> None:
 def _one_number(stack: ExitStack) -> None:
     _two_numbers(stack)
     high = lambda x, dtype: (x.to(dtype), torch.zeros_like(x, dtype=dtype))  # noqa: E731
-    stack.enter_context(mock.patch.object(wide_product, "split_in_two", high))
+    stack.enter_context(mock.patch.object(read, "split_in_two", high))
 
 
 def _arguments() -> argparse.Namespace:

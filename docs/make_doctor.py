@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from anchorlens.diagnosis.doctor import CHECKS, doctor  # noqa: E402
 from anchorlens.errors import InputError  # noqa: E402
-from anchorlens.models.backend import HAS_HOOKED, TRANSFORMER_LENS  # noqa: E402
+from anchorlens.models.adapter import HAS_HOOKED, TRANSFORMER_LENS  # noqa: E402
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: E402
 from tests.tokenizers_small import small_tokenizer  # noqa: E402
 

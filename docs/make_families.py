@@ -41,7 +41,7 @@ from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: 
 from tests.tokenizers_small import small_tokenizer  # noqa: E402
 
 if TYPE_CHECKING:
-    from anchorlens.models.backend import LensModel
+    from anchorlens.models.adapter import LensModel
 
 PAGE = Path(__file__).with_name("families.md")
 BRIDGES = Path(__file__).with_name("families_tl4.json")

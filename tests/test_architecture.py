@@ -244,7 +244,7 @@ def test_transformer_lens_is_imported_in_models_and_hooked_transformer_in_one_pa
         if re.search(r"^\s*from transformer_lens.*import.*Hooked", texts[name], re.MULTILINE)
     }
     assert {name for name in hooked if not name.startswith("anchorlens.models.hooked.")} == {
-        "anchorlens.models.backend"
+        "anchorlens.models.adapter"
     }
 
 
@@ -265,7 +265,7 @@ def test_tests_mirror_the_package():
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("engine.cost", "from anchorlens.measure.oom_splitting import OomSplitter"),
+        ("engine.cost", "from anchorlens.measure.budget import OomSplitter"),
         ("engine.cone", "from anchorlens.questions.tokens import TokenRow"),
         ("errors", "def late():\n    import anchorlens.models.card"),
         ("runs.store", "if TYPE_CHECKING:\n    from anchorlens.figures import table"),

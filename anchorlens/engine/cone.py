@@ -29,9 +29,9 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
 from anchorlens.engine.cost import PassSize, pass_bytes, pass_flops, pass_memory
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.expected_evidence import evidence_of_streams
+from anchorlens.engine.evidence import evidence_of_streams
+from anchorlens.engine.geometry import Lanes
 from anchorlens.engine.head_patches import as_output_patches
-from anchorlens.engine.lanes import Lanes
 from anchorlens.engine.patches import (
     KnockoutBatch,
     OnProgress,
@@ -110,7 +110,7 @@ class ConeEngine(Engine):
 
         All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps`
         of each batch. Its metric :data:`LANDED`, [*cells 1], is evidence of what was patched
-        (:mod:`anchorlens.engine.landing`).
+        (:mod:`anchorlens.engine.evidence`).
         """
         n_heads = 1
         # Evidence of the patches at the site itself, for the sites that act through z.

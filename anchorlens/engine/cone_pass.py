@@ -16,10 +16,9 @@ from torch import Tensor
 from anchorlens.engine.cone_attention import CleanKeys, GroupAttention, PrefixKeys, wide
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.device_index import DeviceIndex, DevicePatches
-from anchorlens.engine.lanes import Lanes
-from anchorlens.engine.patches import OnProgress, no_progress
-from anchorlens.engine.turning import turn
-from anchorlens.engine.written_evidence import WrittenEvidence
+from anchorlens.engine.evidence import WrittenEvidence
+from anchorlens.engine.geometry import Lanes
+from anchorlens.engine.patches import OnProgress, no_progress, turn
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import on
@@ -331,7 +330,7 @@ class Pass:
 
     def evidence(self) -> Float[Tensor, "cell_group lane"]:
         """Return the evidence of the patches of each cell group in each lane
-        (:mod:`anchorlens.engine.landing`), on the CPU.
+        (:mod:`anchorlens.engine.evidence`), on the CPU.
         """
         return self._written.table(len(self.layout.cell_groups), len(self.lanes.start))
 

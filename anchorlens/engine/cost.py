@@ -11,12 +11,12 @@ from anchorlens.engine.cone_layout import JointAttention, joint_attention
 from anchorlens.errors import InputError
 from anchorlens.models.blocks import EVEN, MLP_SLICE, MOST_EVEN, ONEDNN_TOKENS, WIDE_SLICE
 from anchorlens.models.devices import (
+    free_memory,
     half_in_float32,
     half_on_cpu,
     has_half_products,
     is_onednn_faster,
 )
-from anchorlens.models.memory import free_memory
 from anchorlens.models.read import READ_SLICE
 from anchorlens.models.shape import Shape
 

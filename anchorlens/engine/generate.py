@@ -9,7 +9,7 @@ from torch import Tensor
 from anchorlens.engine.cost import BUFFERS, rows_bytes, rows_per_batch
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, NextTokens
-from anchorlens.models.memory import free_memory
+from anchorlens.models.devices import free_memory
 from anchorlens.prompts.batches import common_prefix
 
 # Rows beyond which throughput no longer grows. With fewer rows, reading the weights limits a step.

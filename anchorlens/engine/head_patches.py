@@ -16,8 +16,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchorlens.engine.evidence import code, evidence_dtype, project, projection
 from anchorlens.engine.hooked_passes import by_head, last_stream
-from anchorlens.engine.landing import code, evidence_dtype, project, projection
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.reference import swap_streams
 from anchorlens.models.adapter import Adapter, Hook
@@ -32,7 +32,7 @@ class OutputPatches:
         batch: Swaps with ``streams`` [layer example slot (head d_head)] of z. A patched key or
             value changes the query heads of its group at all later positions; a patched query or
             pattern changes its own head and position.
-        landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.landing`),
+        landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.evidence`),
             on the CPU; 0 for ``z``.
     """
 
@@ -136,7 +136,7 @@ class _Written:
         index: Row, position and head of each.
         swap: Number of its swap among those of the pass.
         values: Activations that are written, at every layer.
-        codes: Number of its place in every layer (:mod:`anchorlens.engine.landing`).
+        codes: Number of its place in every layer (:mod:`anchorlens.engine.evidence`).
         weights: Weights of the entries of an activation.
     """
 

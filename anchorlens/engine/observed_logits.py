@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from anchorlens.engine.logit_buffer import Columns, LogitBuffer, LogitRegion
-from anchorlens.engine.logits import Logits
+from anchorlens.engine.logits import Columns, LogitBuffer, LogitRegion, Logits
 
 # Types of the arguments with which a function treats every row alike.
 _SETTINGS = (int, float, str, torch.dtype, torch.device, torch.memory_format)

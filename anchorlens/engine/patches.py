@@ -1,11 +1,13 @@
-"""Interventions on a forward pass: activation patches and cut attention edges, in one layer or a
-window of layers.
+"""Interventions on a forward pass: activation patches, turned activations and cut attention edges,
+in one layer or a window of layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import torch
+from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -47,7 +49,7 @@ class AnchorSwap:
             donor rows.
         directions: Row -> direction of each of its slots at every layer. The activation of the
             clean row is turned towards it, as far as the donor's is turned
-            (:func:`~anchorlens.engine.turning.turn`). In other rows the donor's activation
+            (:func:`~anchorlens.engine.patches.turn`). In other rows the donor's activation
             itself is patched in.
         heads: Neighbouring heads of a head site that are patched; None for all of them, and for
             other sites.
@@ -128,3 +130,40 @@ def window_layers(layer: int, window: int, n_layers: int) -> range:
     """
     start = layer - (window - 1) // 2
     return range(max(0, start), min(n_layers, start + window))
+
+
+# Part of a direction orthogonal to the activation, below which it is parallel.
+_PARALLEL = 1e-6
+
+
+def turn(
+    base: Float[Tensor, "*slot width"],
+    donor: Float[Tensor, "*slot width"],
+    direction: Float[Tensor, "*slot width"],
+) -> Float[Tensor, "*slot width"]:
+    """Return ``base`` turned towards ``direction``, with the donor's norm and angle to ``base``.
+
+    With u = base / |base| and v the unit vector of the part of ``direction`` that is orthogonal to
+    u, the result is (donor . u) u + |donor - (donor . u) u| v. Half precision is too coarse for
+    the small angles of neighbouring activations, so the result is float32.
+
+    Args:
+        base: Clean activations.
+        donor: Donor's activations.
+        direction: Directions of any norm.
+
+    Returns:
+        Turned activations; the donor's own where ``direction`` is parallel to ``base``.
+    """
+    dtype = torch.promote_types(base.dtype, torch.float32)
+    base = base.to(dtype)
+    donor = donor.to(base.device, dtype)
+    direction = direction.to(base.device, dtype)
+    unit = torch.nn.functional.normalize(base, dim=-1)
+    along = einsum(donor, unit, "... width, ... width -> ...")[..., None] * unit
+    across = torch.linalg.vector_norm(donor - along, dim=-1, keepdim=True)
+    size = torch.linalg.vector_norm(direction, dim=-1, keepdim=True)
+    sideways = direction - einsum(direction, unit, "... width, ... width -> ...")[..., None] * unit
+    length = torch.linalg.vector_norm(sideways, dim=-1, keepdim=True)
+    turned = along + across * sideways / length.clamp(min=torch.finfo(dtype).tiny)
+    return torch.where(length > _PARALLEL * size, turned, donor)

@@ -36,10 +36,10 @@ from anchorlens.engine.patches import (
     check_windows,
     no_progress,
     token_rows,
+    turn,
     window_layers,
 )
 from anchorlens.engine.readouts import Metrics
-from anchorlens.engine.turning import turn
 from anchorlens.models.adapter import Adapter, Hook, ReadSite, SiteLike
 from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.typing import SlotStreams

@@ -1,9 +1,17 @@
-"""Predicted cost of a sweep, and batches that fit into memory."""
+"""Memory of a sweep: its predicted cost, and batches that fit.
 
-from collections.abc import Mapping, Sequence
+Where one does not fit after all, it is split; freed memory is returned to the system.
+"""
+
+import ctypes
+import mmap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
+import torch
 from pydantic import ByteSize
 
 from anchorlens.engine.cost import (
@@ -11,13 +19,15 @@ from anchorlens.engine.cost import (
     GroupSize,
     PassSize,
     estimate_seconds,
+    out_of_memory,
     rows_bytes,
     rows_flops,
 )
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.memory import free_memory
+from anchorlens.models.devices import free_memory
+from anchorlens.warn import warn
 
 # Bytes per row of samples.parquet: while rows are collected, and while they are sorted.
 _ROW_BYTES, _ORDERED_BYTES = 320, 700
@@ -313,3 +323,95 @@ def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
     """Split into two halves; the first may be longer by one."""
     middle = (len(items) + 1) // 2
     return items[:middle], items[middle:]
+
+
+@runtime_checkable
+class Unit(Protocol):
+    """Interface of rows that are measured and stored together."""
+
+    @property
+    def work(self) -> float:
+        """Amount of work, in the unit of the progress bar."""
+        ...
+
+    def split(self) -> "Sequence[Unit]":
+        """Return smaller units for use after out of memory; () if the unit cannot be split."""
+        ...
+
+
+# Fraction of the allowed memory above which freed pages are returned. Peaks with 57 MB planned in a
+# fragmented heap: 37 to 47 MB with 1/5, 43 to 59 MB with 1/3 and 1/8. CPU time is the same.
+_FULL = 1 / 5
+_STATM = Path("/proc/self/statm")
+
+U = TypeVar("U", bound=Unit)
+T = TypeVar("T")
+
+
+@dataclass
+class OomSplitter:
+    """Measures units, in parts if memory runs out, and counts the splits."""
+
+    device: torch.device
+    splits: int = 0
+
+    def measure_or_split(self, measure: Callable[[U], T], unit: U) -> list[T]:
+        """Return the result of a unit, or the results of its parts if memory runs out."""
+        try:
+            return [measure(unit)]
+        except (RuntimeError, MemoryError) as why:
+            parts = unit.split()
+            if not out_of_memory(why) or not parts:
+                raise
+        # Outside the handler, so that the memory of the failed pass is freed before its parts
+        # start.
+        self.splits += 1
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.splits == 1:
+            warn(
+                "Memory ran out: batches that do not fit are split. Set max_memory= to plan smaller"
+                " batches."
+            )
+        results: list[T] = []
+        for part in parts:
+            results += self.measure_or_split(measure, part)  # pyright: ignore[reportArgumentType]
+        return results
+
+
+class MallocTrimmer:
+    """Returns freed memory of this process to the system when it holds more than planned.
+
+    glibc keeps the pages of freed small blocks: a sweep limited to 64 MB held 140 MB. Has no effect
+    outside Linux, with other C libraries, or on accelerators.
+    """
+
+    def __init__(self, device: torch.device, allowed: int) -> None:
+        self._trim = _malloc_trim() if device.type == "cpu" and _STATM.exists() else None
+        self._most = self._full = (0 if self._trim is None else _anonymous()) + int(_FULL * allowed)
+        self._step = allowed // 16
+
+    def look(self) -> None:
+        """Return freed memory to the system if the process holds too much; takes microseconds, so
+        call it often.
+        """
+        if self._trim is None or _anonymous() < self._full:
+            return
+        self._trim(0)
+        # Memory in use cannot be returned, so the threshold is raised above it.
+        self._full = max(self._most, _anonymous() + self._step)
+
+
+def _anonymous() -> int:
+    """Return the resident bytes of this process that are not mapped files."""
+    _, resident, shared, *_ = _STATM.read_text(encoding="ascii").split()
+    return (int(resident) - int(shared)) * mmap.PAGESIZE
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return ``malloc_trim`` of glibc; None without it."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None

@@ -18,17 +18,23 @@ from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import LANDED, ConeEngine
 from anchorlens.engine.cost import out_of_memory
-from anchorlens.engine.expected_evidence import evidence_of_streams
+from anchorlens.engine.evidence import evidence_of_streams, evidence_rounding, is_same_evidence
 from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
-from anchorlens.engine.landing import evidence_rounding, is_same_evidence
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
 from anchorlens.engine.observed_logits import observe
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.rounding_noise import TIMES_NOISE, is_half
 from anchorlens.errors import AnchorlensError, InputError
-from anchorlens.measure.checked_cells import CheckedCell, CheckedRun, choose_cells, count_together
-from anchorlens.measure.checks import ComparedCell, find_differences
+from anchorlens.measure.budget import OomSplitter
+from anchorlens.measure.checks import (
+    CheckedCell,
+    CheckedRun,
+    ComparedCell,
+    choose_cells,
+    count_together,
+    find_differences,
+)
 from anchorlens.measure.grid_cells import (
     Cache,
     GridCells,
@@ -40,12 +46,10 @@ from anchorlens.measure.grid_cells import (
     plan_passes,
     run_with_capture,
 )
-from anchorlens.measure.oom_splitting import OomSplitter
 from anchorlens.measure.patch_plan import join_passes
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import SITES
-from anchorlens.models.backend import LensModel
-from anchorlens.models.memory import free_memory
+from anchorlens.models.adapter import SITES, LensModel
+from anchorlens.models.devices import free_memory
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 

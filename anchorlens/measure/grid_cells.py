@@ -18,8 +18,7 @@ from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import halves
 from anchorlens.measure.patch_plan import SizedPass, is_wide
-from anchorlens.models.adapter import HEAD_SITES, Adapter
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import HEAD_SITES, Adapter, LensModel
 from anchorlens.prompts.batches import TokenBatch
 
 Index: TypeAlias = tuple[int, ...]

@@ -22,10 +22,10 @@ from anchorlens.engine.function_reader import MISSED, FunctionReader
 from anchorlens.engine.patches import AnchorSwap, OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
+from anchorlens.measure.checks import check_writes
 from anchorlens.measure.directions import draw_directions
 from anchorlens.measure.patch_plan import Batch, SwapSweepPlan, plan_swaps
 from anchorlens.measure.patched_pairs import MakeStreams, Pair, build_batch
-from anchorlens.measure.write_check import check_writes
 from anchorlens.models.adapter import SiteLike
 from anchorlens.warn import warn
 

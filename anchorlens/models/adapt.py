@@ -1,8 +1,7 @@
 """Choose the adapter of a model."""
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.backend import LensModel, is_bridge, is_hooked
+from anchorlens.models.adapter import Adapter, LensModel, is_bridge, is_hooked
 
 
 def adapt(model: object) -> Adapter:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError
-from anchorlens.models.backend import LensModel, is_bridge, is_hooked, stream_of
+from anchorlens.models.adapter import LensModel, is_bridge, is_hooked, stream_of
 from anchorlens.models.live_names import name_of_lens_model
 
 CARD = "anchorlens_card"

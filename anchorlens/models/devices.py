@@ -1,10 +1,13 @@
-"""Device and dtype of a model, and checks of both."""
+"""Devices and dtypes of models, and the free memory of devices."""
 
 import platform
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
 
+import psutil
 import torch
 from transformers import PretrainedConfig
 
@@ -166,3 +169,37 @@ def pick_dtype(dtype: object, device: str, stored: torch.dtype, n_params: int) -
     if dtype is not None:
         return parse_dtype(dtype)
     return torch.float32 if device == "cpu" or n_params < FLOAT32_LIMIT else stored
+
+
+_fixed: ContextVar[int | None] = ContextVar("free memory", default=None)
+
+
+@contextmanager
+def fix_free_memory(free: int) -> Iterator[None]:
+    """Fix the result of :func:`free_memory` during a ``with`` statement, because rounding depends
+    on batch sizes.
+    """
+    token = _fixed.set(free)
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
+
+
+def free_memory(devices: Sequence[torch.device]) -> int:
+    """Return the free bytes of the fullest of these devices, or the value of
+    :func:`fix_free_memory`.
+    """
+    fixed = _fixed.get()
+    return min(map(_free, devices)) if fixed is None else fixed
+
+
+def _free(device: torch.device) -> int:
+    if device.type != "cuda":
+        return int(psutil.virtual_memory().available)
+    free, total = torch.cuda.mem_get_info(device)
+    used = torch.cuda.memory_allocated(device)
+    # PyTorch keeps blocks that were freed, and may be limited to a share of the card.
+    kept = torch.cuda.memory_reserved(device) - used
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    return int(min(free + kept, allowed - used))

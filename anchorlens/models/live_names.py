@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from anchorlens.models.backend import LensModel, is_bridge
+from anchorlens.models.adapter import LensModel, is_bridge
 
 # Names that TransformerLens gives a model for which none was passed.
 _PLACEHOLDERS = ("", "custom", "external")

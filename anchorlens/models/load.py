@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError
-from anchorlens.models.backend import LensModel, is_lens_model, pick_backend
+from anchorlens.models.adapter import LensModel, is_lens_model, pick_backend
 from anchorlens.models.card import CARD, architecture_of, backend_of, make_card
 from anchorlens.models.check_config import check_config
 from anchorlens.models.devices import parse_dtype, pick_device

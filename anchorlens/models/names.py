@@ -100,7 +100,7 @@ def has_own_weights(official: str) -> bool:
     """Return whether a name that TransformerLens registers has weights that transformers cannot
     read.
     """
-    from anchorlens.models.backend import HAS_HOOKED
+    from anchorlens.models.adapter import HAS_HOOKED
 
     if official.startswith(("NeelNanda/", "ArthurConmy/", "Baidicoot/")):
         return True

@@ -1,7 +1,11 @@
-"""Logits of rows of the final residual stream: final norm, unembedding and soft cap."""
+"""Logits of rows of the final residual stream: final norm, unembedding and soft cap.
+
+On a GPU the unembedding of half-precision weights is a product of their matrix units, with sums in
+float32 (:func:`wide_product`).
+"""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -10,7 +14,59 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.models.devices import without_autocast
-from anchorlens.models.wide_product import has_wide_sums, wide_product
+
+
+def wide_product(
+    x: Float[Tensor, "row inner"], weight: Float[Tensor, "inner outer"]
+) -> Float[Tensor, "row outer"]:
+    """Multiply rows by a matrix, with the result and all sums in the dtype of ``x``.
+
+    A GPU multiplies float32 matrices ten times as slowly as half-precision ones. A half-precision
+    weight is therefore not converted: ``x`` is written as a sum of two half-precision numbers, and
+    both are multiplied with sums in float32. Two bfloat16 numbers hold 16 binary digits of ``x``,
+    two float16 numbers 22.
+    """
+    if not has_wide_sums(x, weight):
+        return x @ weight.to(x.dtype)
+    high, low = split_in_two(x, weight.dtype)
+    return _with_wide_sums(high, weight) + _with_wide_sums(low, weight)
+
+
+def split_in_two(
+    x: Float[Tensor, "row inner"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "row inner"], Float[Tensor, "row inner"]]:
+    """Return two tensors of a half-precision dtype whose sum is ``x`` but for rounding."""
+    high = x.to(dtype)
+    return high, (x - high.to(x.dtype)).to(dtype)
+
+
+def has_wide_sums(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the device multiplies these in half precision with sums in float32; such a
+    product has no gradient.
+    """
+    is_half = weight.dtype in (torch.bfloat16, torch.float16)
+    is_plain = not (torch.is_grad_enabled() and x.requires_grad)
+    is_float32 = x.dtype is torch.float32
+    return is_half and is_plain and is_float32 and _has_product(x.device, weight.dtype)
+
+
+@cache
+def _has_product(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether a device has the product, which only CUDA of some versions does."""
+    if device.type != "cuda":
+        return False
+    one = torch.ones(16, 16, dtype=dtype, device=device)
+    try:
+        return _with_wide_sums(one, one).dtype is torch.float32
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+
+
+def _with_wide_sums(
+    x: Float[Tensor, "row inner"], weight: Float[Tensor, "inner outer"]
+) -> Float[Tensor, "row outer"]:
+    return torch.mm(x, weight.detach(), out_dtype=torch.float32)
+
 
 # Rows and columns of one product with the unembedding: small enough for a CPU's cache, large enough
 # for a GPU.

@@ -14,11 +14,10 @@ from transformers import PretrainedConfig
 
 from anchorlens.errors import InputError
 from anchorlens.models.checkpoint import PACKAGED, fetch_packaged_model
-from anchorlens.models.devices import config_dtype, pick_device, pick_dtype
+from anchorlens.models.devices import config_dtype, free_memory, pick_device, pick_dtype
 from anchorlens.models.hf import WEIGHT_FILES, load_config
 from anchorlens.models.hf_model import count_parameters, make_empty_model, text_config
 from anchorlens.models.hub import fetch_file
-from anchorlens.models.memory import free_memory
 from anchorlens.models.names import find_official_name
 from anchorlens.models.source import check_model
 

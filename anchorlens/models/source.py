@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models.backend import is_lens_model, pick_backend
+from anchorlens.models.adapter import is_lens_model, pick_backend
 from anchorlens.models.card import backend_of
 from anchorlens.models.check_config import check_config
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, fetch_packaged_model

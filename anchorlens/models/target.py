@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import LensModel
 from anchorlens.models.card import CARD, adds_bos, make_card
 
 M = TypeVar("M", bound=LensModel)

@@ -35,8 +35,7 @@ from anchorlens.engine.edges.hooked_inputs import HookedInputs
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.measure.grid_cells import Cache, NotMeasured, read_activation
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import HEAD_SITES
-from anchorlens.models.backend import LensModel, is_bridge
+from anchorlens.models.adapter import HEAD_SITES, LensModel, is_bridge
 from anchorlens.models.bridge.blocks import recurrent_parts
 from anchorlens.patching.generic import (
     Metric,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from anchorlens.measure.grid_cells import Cache
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import LensModel
 from anchorlens.patching.generic import Metric, generic_activation_patch
 from anchorlens.patching.setters import (
     PatchSetter,

@@ -23,7 +23,7 @@ from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
 from anchorlens.measure.grid_cells import Cache
 from anchorlens.models.adapt import check_has_numbers
-from anchorlens.models.backend import LensModel, act_name, patching_result_class
+from anchorlens.models.adapter import LensModel, act_name, patching_result_class
 from anchorlens.patching.metric_state import is_same_state, state_of
 from anchorlens.patching.setters import (
     PatchSetter,

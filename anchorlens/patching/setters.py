@@ -11,8 +11,7 @@ from typing import TypeAlias
 import pandas as pd
 from torch import Tensor
 
-from anchorlens.models.adapter import HEAD_SITES, SITES
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import HEAD_SITES, SITES, LensModel
 
 PatchSetter: TypeAlias = Callable[[Tensor, Sequence[int], Tensor], Tensor]
 

@@ -21,8 +21,7 @@ import torch
 
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.budget import SweepPlan
-from anchorlens.measure.oom_splitting import OomSplitter, Unit
+from anchorlens.measure.budget import OomSplitter, SweepPlan, Unit
 from anchorlens.measure.patch_plan import SHARD_FLOPS
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.dataset import Dropped

@@ -12,9 +12,8 @@ from anchorlens.display import as_int, short_repr, shorten
 from anchorlens.errors import DonorError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.prompts.batches import common_prefix
-from anchorlens.questions.answer_reads import first_difference
 from anchorlens.questions.example import Example, normalise, pool_answers
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import TokenRow, first_difference
 
 # Anchors made of segments, which are paired one by one.
 SEGMENTS = {"exact_question": ("subject", "property")}

@@ -1,5 +1,5 @@
 """Token rows: a prompt with a teacher-forced answer, tokenized once, and the positions of every
-anchor in it (METHOD 2).
+anchor in it (METHOD 2); and the logits that are read for the probability of the answer.
 
 Positions are in *pairing order* (subject, then property): slot i of a base and slot i of a donor
 are the same role and offset.
@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+import torch
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
+from anchorlens.engine.readouts import ReadPlan
 from anchorlens.errors import InputError, SpanError
 from anchorlens.models.card import resolve_add_bos, with_bos
 from anchorlens.prompts.dataset import RowDropped
@@ -304,3 +306,42 @@ def anchor_positions(
         "pre_answer": (answer[0] - 1,),
         "pre_answer_all": tuple(p - 1 for p in answer),
     }
+
+
+def answer_reads(
+    rows: Sequence[TokenRow], rivals: Sequence[TokenRow | None], *, first_only: bool
+) -> ReadPlan:
+    """Plan which logits a batch reads for the probability of its answers.
+
+    A rival is the row whose answer a logit difference compares with. If ``first_only``, one token
+    of each answer is read: the first one that differs from the rival's answer.
+    """
+    reads: list[tuple[int, int, int, int, int]] = []
+    for i, (row, rival) in enumerate(zip(rows, rivals, strict=True)):
+        differ = -1
+        other = -1
+        if rival is not None:
+            differ, other = first_difference(row.answer_ids, rival.answer_ids)
+        answer = list(zip(row.positions["answer"], row.answer_ids, strict=True))
+        if first_only:
+            position, token = answer[max(differ, 0)]
+            reads.append((i, position - 1, token, other, 0))
+            continue
+        for slot, (position, token) in enumerate(answer):
+            reads.append((i, position - 1, token, other if slot == differ else -1, slot))
+    columns = torch.tensor(reads, dtype=torch.long, device="cpu").T.contiguous()
+    row, position, token, rival, slot = columns
+    return ReadPlan(
+        row=row, position=position, token=token, rival=rival, slot=slot, n_examples=len(rows)
+    )
+
+
+def first_difference(base: Sequence[int], donor: Sequence[int]) -> tuple[int, int]:
+    """Return the first index at which two answers differ, and the donor's token there.
+
+    The result is (-1, -1) if one answer begins with the other, so that no token tells them apart.
+    """
+    for i, (a, b) in enumerate(zip(base, donor, strict=False)):
+        if a != b:
+            return i, b
+    return -1, -1

@@ -17,11 +17,10 @@ from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half
 from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.backend import HAS_HOOKED
+from anchorlens.models.adapter import HAS_HOOKED, Adapter
 from anchorlens.models.card import model_card
+from anchorlens.models.devices import free_memory
 from anchorlens.models.load import as_lens_model, load_model
-from anchorlens.models.memory import free_memory
 from anchorlens.progress import Progress
 from anchorlens.protocols.base import Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.registry import measurement_of, specification_of

@@ -22,12 +22,11 @@ from typing_extensions import override
 from anchorlens.constants import POINTS
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
-from anchorlens.measure.budget import SweepPlan
-from anchorlens.measure.oom_splitting import MallocTrimmer
+from anchorlens.measure.budget import MallocTrimmer, SweepPlan
 from anchorlens.models.adapt import adapt, check_has_numbers
 from anchorlens.models.card import model_card
+from anchorlens.models.devices import fix_free_memory, free_memory
 from anchorlens.models.load import as_lens_model
-from anchorlens.models.memory import fix_free_memory, free_memory
 from anchorlens.progress import Progress, progress, waiting
 from anchorlens.prompts.sweep_context import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt

@@ -12,7 +12,7 @@ import pandas as pd
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import SweepPlan
 from anchorlens.models.adapt import adapt
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import LensModel
 from anchorlens.models.load import as_lens_model
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData

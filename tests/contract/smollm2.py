@@ -22,7 +22,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.knockout import cut_edges
 from anchorlens.engine.patches import KnockoutBatch
 from anchorlens.models.adapt import adapt
-from anchorlens.models.backend import HAS_HOOKED, LensModel
+from anchorlens.models.adapter import HAS_HOOKED, LensModel
 from anchorlens.prompts.batches import pad_rows
 
 # File with the numbers of a HookedTransformer, for an environment that has none.

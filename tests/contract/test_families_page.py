@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlens.models.backend import HAS_HOOKED
+from anchorlens.models.adapter import HAS_HOOKED
 
 ROOT = Path(__file__).resolve().parents[2]
 

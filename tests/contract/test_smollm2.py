@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anchorlens.models.backend import HAS_HOOKED
+from anchorlens.models.adapter import HAS_HOOKED
 from tests.contract.smollm2 import NUMBERS, hooked_cells, measure_cells
 
 

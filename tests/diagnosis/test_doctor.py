@@ -16,7 +16,7 @@ from transformer_lens.hook_points import HookPoint
 import anchorlens as al
 from anchorlens.cli.entry import main
 from anchorlens.diagnosis.doctor import CHECKS, doctor
-from anchorlens.models.backend import HAS_HOOKED
+from anchorlens.models.adapter import HAS_HOOKED
 from anchorlens.models.load import load_model
 from anchorlens.models.target import attach_tokenizer
 from tests.models.tiny import FAMILIES, random_model

@@ -22,7 +22,7 @@ from anchorlens.engine.function_reader import Call, FunctionReader
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.measure.grid_cells import GridCells, plan_passes
 from anchorlens.measure.patch_plan import join_passes, joint_bytes
-from anchorlens.models import blocks, wide_product
+from anchorlens.models import blocks
 from anchorlens.models.devices import index_on
 from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE
@@ -152,7 +152,7 @@ def on_stand_in(cone: ConeEngine) -> Iterator[StandIn]:
     with (
         mock.patch("torch.cuda._lazy_init"),
         mock.patch.object(HookedBlock, "device", GPU),
-        mock.patch.object(wide_product, "_has_product", lambda *_: True),
+        mock.patch.object(read, "_has_product", lambda *_: True),
         mock.patch.object(blocks, "has_fused_norms", lambda _: True),
         mock.patch.object(torch.nn.functional, "rms_norm", _fused_norm),
         mock.patch.dict(READ_SLICE, {"meta": READ_SLICE["cuda"]}),

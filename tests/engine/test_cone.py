@@ -21,9 +21,8 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.prompts.batches import pad_rows
-from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, answer_reads
 from tests.engine.make import (
     ANCHORS,
     DONOR_LENGTHS,

@@ -23,13 +23,13 @@ from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.adapt import adapt
+from anchorlens.models.devices import free_memory
 from anchorlens.models.hooked.placement import (
     block_devices,
     device_of,
     devices_of,
     inputs_follow_blocks,
 )
-from anchorlens.models.memory import free_memory
 from anchorlens.prompts.batches import pad_rows
 from tests.engine.make import case, given_swaps, random_rows, swaps_off
 from tests.engine.make import cut_batch_of as cuts_of

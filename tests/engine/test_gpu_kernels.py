@@ -9,7 +9,7 @@ import anchorlens as al
 from anchorlens.engine import cone_layout
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models import blocks, wide_product
+from anchorlens.models import blocks, read
 from anchorlens.models.adapt import adapt
 from anchorlens.models.devices import index_on
 from anchorlens.models.read import READ_SLICE
@@ -26,8 +26,8 @@ def as_on_gpu(monkeypatch):
     GPU.
     """
     monkeypatch.setattr(blocks, "has_fused_norms", lambda _: True)
-    monkeypatch.setattr(wide_product, "_has_product", lambda *_: True)
-    monkeypatch.setattr(wide_product, "_with_wide_sums", lambda x, w: x.float() @ w.float())
+    monkeypatch.setattr(read, "_has_product", lambda *_: True)
+    monkeypatch.setattr(read, "_with_wide_sums", lambda x, w: x.float() @ w.float())
     monkeypatch.setitem(cone_layout.JOINT_ATTENTION, "cpu", cone_layout.JOINT_ATTENTION["cuda"])
     monkeypatch.setitem(READ_SLICE, "cpu", READ_SLICE["cuda"])
 
@@ -71,11 +71,11 @@ def test_two_half_precision_numbers_hold_a_float32_row(as_on_gpu, dtype, allowed
     weight = torch.randn(256, 500, generator=generator).to(dtype)
     exact = x.double() @ weight.double()
     scale = x.norm(dim=1, keepdim=True).double() * weight.double().norm(dim=0)
-    found = wide_product.wide_product(x, weight)
+    found = read.wide_product(x, weight)
     assert found.dtype is torch.float32
     assert ((found - exact).abs() / scale).max() < allowed
     # One number alone is too coarse.
-    high, low = wide_product.split_in_two(x, dtype)
+    high, low = read.split_in_two(x, dtype)
     assert ((high.double() @ weight.double() - exact).abs() / scale).max() > 20 * allowed
     assert not low.eq(0).all()
 
@@ -83,22 +83,22 @@ def test_two_half_precision_numbers_hold_a_float32_row(as_on_gpu, dtype, allowed
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_other_products_are_ordinary_ones(as_on_gpu, dtype):
     x, weight = torch.randn(3, 8), torch.randn(8, 5).to(dtype)
-    assert torch.equal(wide_product.wide_product(x, weight), x @ weight.float())
+    assert torch.equal(read.wide_product(x, weight), x @ weight.float())
 
 
 def test_gradients_go_through_an_ordinary_product(as_on_gpu):
     x = torch.randn(3, 8, requires_grad=True)
     weight = torch.randn(8, 5).to(torch.bfloat16)
-    wide_product.wide_product(x, weight).sum().backward()
+    read.wide_product(x, weight).sum().backward()
     assert torch.allclose(x.grad, weight.float().sum(1).expand(3, -1))
     with torch.no_grad():
-        assert wide_product.has_wide_sums(x, weight)
+        assert read.has_wide_sums(x, weight)
 
 
 def test_a_device_without_such_products_multiplies_in_float32():
     one = torch.ones(4, 4)
-    assert not wide_product.has_wide_sums(one, one.to(torch.bfloat16))
-    assert torch.equal(wide_product.wide_product(one, one.to(torch.bfloat16)), one @ one)
+    assert not read.has_wide_sums(one, one.to(torch.bfloat16))
+    assert torch.equal(read.wide_product(one, one.to(torch.bfloat16)), one @ one)
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -10,8 +10,7 @@ from anchorlens.engine.attention_group import AttentionGroup
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cone_layout import JOINT_ATTENTION
 from anchorlens.engine.cost import GroupSize, PassSize, out_of_memory
-from anchorlens.engine.geometry import cone_start
-from anchorlens.engine.lanes import Lanes
+from anchorlens.engine.geometry import Lanes, cone_start
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.adapt import adapt

@@ -11,10 +11,9 @@ from anchorlens.engine.readouts import (
     first_token,
 )
 from anchorlens.models.adapt import adapt
-from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, answer_reads
 from tests.questions.make import capitals
 from tests.torch_defaults import OTHER_DEFAULTS
 

@@ -13,9 +13,8 @@ from anchorlens.errors import HookError, InputError
 from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
 from anchorlens.prompts.batches import pad_rows
-from anchorlens.questions.answer_reads import answer_reads
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, answer_reads
 from tests.engine.configurations import adapter_of
 from tests.engine.make import batch_of as swaps_of
 from tests.engine.make import slots

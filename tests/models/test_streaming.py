@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import anchorlens as al
 from anchorlens.errors import CheckpointError, InputError
-from anchorlens.models.backend import stream_of
+from anchorlens.models.adapter import stream_of
 from anchorlens.models.hooked.blocks import find_user_hook
 from anchorlens.models.hooked.streaming import Stream, StreamedBlock, load_block
 from anchorlens.models.source import check_model

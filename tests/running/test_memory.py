@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anchorlens.measure.oom_splitting import MallocTrimmer
+from anchorlens.measure.budget import MallocTrimmer
 from tests.engine.memory import STATUS, anonymous, holes, settled
 from tests.engine.replace_swaps import replace_swaps
 from tests.running.small_sweeps import delta_p, memory_warnings, running_out, sweep

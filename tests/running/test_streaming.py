@@ -13,7 +13,7 @@ from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import MemoryBudget
 from anchorlens.models.adapt import adapt
-from anchorlens.models.backend import stream_of
+from anchorlens.models.adapter import stream_of
 from tests.models.tiny import llama, random_model, save_model
 from tests.questions.make import capitals
 from tests.raised import raises

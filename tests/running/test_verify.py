@@ -12,7 +12,7 @@ import pytest
 
 import anchorlens as al
 from anchorlens.errors import InputError, RunError
-from anchorlens.models.backend import stream_of
+from anchorlens.models.adapter import stream_of
 from anchorlens.running import remeasure
 from anchorlens.running import verify as verifying
 from anchorlens.runs.checksums import SUMS, write_sums

@@ -12,8 +12,7 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 from typing_extensions import override
 
-from anchorlens.models.adapter import Adapter, Hook, NextTokens
-from anchorlens.models.backend import stream_of
+from anchorlens.models.adapter import Adapter, Hook, NextTokens, stream_of
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.devices import without_autocast
 from anchorlens.models.hooked.blocks import (

@@ -9,7 +9,6 @@ from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
-from anchorlens.questions.answer_reads import first_difference
 from anchorlens.questions.answer_text import is_right
 from anchorlens.questions.build_rows import drop
 from anchorlens.questions.direction_rows import DirectionPicker, positions_towards
@@ -19,7 +18,7 @@ from anchorlens.questions.donors import (
     pair_positions,
     same_role_positions,
 )
-from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
+from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, first_difference
 
 NULL = NULL_CONTROLS["displaced"]
 SAME_ANSWER = NULL_CONTROLS["same_answer"]

@@ -15,8 +15,7 @@ from anchorlens.probing.p_true import truth_reader
 from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.protocols.swap.pairing import NORM_MATCHED, NULL, QAPair
 from anchorlens.protocols.swap.spec import Swap
-from anchorlens.questions.answer_reads import answer_reads
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import TokenRow, answer_reads
 
 _ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 

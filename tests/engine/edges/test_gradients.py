@@ -13,7 +13,7 @@ from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapt import adapt
-from anchorlens.models.backend import LensModel
+from anchorlens.models.adapter import LensModel
 from anchorlens.models.load import load_model
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from tests.engine.make import random_rows

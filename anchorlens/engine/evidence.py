@@ -1,24 +1,187 @@
-"""The evidence that patches should leave, from what was asked for
-(:mod:`anchorlens.engine.landing`).
+"""Evidence of patches: one number per cell that says what was written, and where.
+
+The engine adds up ``code(layer, row, position, head) * (value . weights)`` over all activations
+that it replaced in a cell, read back where they were written (:class:`WrittenEvidence`). The same
+sum is computed from what was asked for (:func:`evidence_of_streams`, :func:`evidence_of_sources`).
+The two agree only if every activation landed at its place: a shifted position, another head or
+layer, a dropped patch or an old value all change the sum.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.engine.cone_layout import Layout
 from anchorlens.engine.cone_plans import SwapPlan
+from anchorlens.engine.device_index import DeviceIndex
 from anchorlens.engine.hooked_passes import by_head, last_stream
-from anchorlens.engine.landing import code, project, projection
-from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows
-from anchorlens.engine.turning import turn
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows, turn
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.models.devices import on
 from anchorlens.prompts.batches import pad_rows
+
+
+def evidence_rounding(device: torch.device) -> float:
+    """Return the largest relative difference of two sums of the same numbers, in the dtype of
+    evidence on a device.
+    """
+    return 1e-9 if evidence_dtype(device) is torch.float64 else 1e-4
+
+
+def evidence_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of evidence on a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@cache
+def _weights(width: int) -> Float[Tensor, "width"]:
+    return torch.randn(
+        width,
+        generator=torch.Generator("cpu").manual_seed(width),
+        dtype=torch.float64,
+        device="cpu",
+    )
+
+
+def projection(width: int, device: torch.device) -> Float[Tensor, "width"]:
+    """Return the fixed random weights with which activations of a width are multiplied."""
+    return on(device, _weights(width).to(evidence_dtype(device)))
+
+
+def project(
+    values: Float[Tensor, "*entry width"], weights: Float[Tensor, "width"]
+) -> Float[Tensor, "*entry"]:
+    """Return the product of activations with fixed random weights (:func:`projection`)."""
+    return values.detach().to(weights.dtype) @ weights
+
+
+def code(
+    layer: "Int[Tensor, '*#entry'] | int",
+    row: Int[Tensor, "*#entry"],
+    position: Int[Tensor, "*#entry"],
+    head: "Int[Tensor, '*#entry'] | int",
+    device: torch.device,
+) -> Float[Tensor, "*#entry"]:
+    """Return a number in [1, 2) for each place, from indices on the CPU; places of one model have
+    different ones.
+
+    The multipliers are irrational, so that no two sums of small whole numbers differ by a whole
+    number.
+    """
+    layer = torch.as_tensor(layer, dtype=torch.float64, device="cpu")
+    head = torch.as_tensor(head, dtype=torch.float64, device="cpu")
+    mixed = (
+        0.7548776662 * layer
+        + 0.5698402910 * row.double()
+        + 0.8191725134 * position.double()
+        + 0.6180339887 * head
+    )
+    return on(device, (1.0 + mixed.frac()).to(evidence_dtype(device)))
+
+
+def is_same_evidence(found: float, expected: float, allowed: float) -> bool:
+    """Return whether two sums differ by at most ``allowed``; NaN equals NaN, because a cache may
+    hold it.
+    """
+    if found != found or expected != expected:
+        return found != found and expected != expected
+    return found == expected or abs(found - expected) <= allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tables:
+    """Tables with which written activations become evidence.
+
+    Attributes:
+        index: Index for which they were made.
+        group: Cell group of each patch.
+        codes: Number of the place of each patch in every layer, on the device.
+        weights: Weights of the entries of an activation, on the device.
+    """
+
+    index: DeviceIndex
+    group: Int[Tensor, "patch"]
+    codes: Float[Tensor, "layer patch"]
+    weights: Float[Tensor, "width"]
+
+
+class WrittenEvidence:
+    """Evidence of the patches of a pass.
+
+    Args:
+        n_layers: Number of layers of the model.
+    """
+
+    def __init__(self, n_layers: int) -> None:
+        self._n_layers = n_layers
+        self._tables: _Tables | None = None
+        # Cell group of each patch, first lane, and the terms on the device, of each write.
+        self._terms: list[tuple[Tensor, int, Float[Tensor, "lane patch"]]] = []
+
+    def add(
+        self,
+        index: DeviceIndex,
+        layer: int,
+        first_lane: int,
+        values: Float[Tensor, "lane patch width"],
+    ) -> None:
+        """Add activations that were written in a layer, from lane ``first_lane`` on."""
+        tables = self._tables
+        if tables is None or tables.index is not index:
+            tables = self._tables = _make_tables(index, self._n_layers, values.shape[-1])
+        terms = project(values, tables.weights) * tables.codes[layer]
+        self._terms.append((tables.group, first_lane, terms))
+
+    def table(self, n_groups: int, n_lanes: int) -> Float[Tensor, "cell_group lane"]:
+        """Return the evidence of each cell group in each lane on the CPU, copied at once."""
+        out = torch.zeros(n_groups, n_lanes, dtype=torch.float64, device="cpu")
+        if not self._terms:
+            return out
+        device = self._terms[-1][2].device
+        flat = torch.cat([terms.to(device).flatten() for _, _, terms in self._terms])
+        parts = flat.cpu().double().split([terms.numel() for _, _, terms in self._terms])
+        for (group, first, terms), part in zip(self._terms, parts, strict=True):
+            own = part.view_as(terms)
+            out[:, first : first + len(own)].index_add_(0, group, own.T)
+        return out
+
+
+def _make_tables(index: DeviceIndex, n_layers: int, width: int) -> _Tables:
+    """Make the tables of an index; ``width``: entries of an activation."""
+    patches = index.layout.patches
+    assert patches is not None  # the caller has written some
+    group, row, position = _places_of_cells(index.layout)
+    at = patches.cell
+    heads = 0 if patches.heads is None else patches.heads
+    layers = torch.arange(n_layers)[:, None]
+    return _Tables(
+        index=index,
+        group=group[at],
+        codes=code(layers, row[at], position[at], heads, index.device),
+        weights=projection(width, index.device),
+    )
+
+
+def _places_of_cells(
+    layout: Layout,
+) -> tuple[Int[Tensor, "token"], Int[Tensor, "token"], Int[Tensor, "token"]]:
+    """Return cell group, row and position of each token of a lane."""
+    groups: list[int] = []
+    rows: list[int] = []
+    positions: list[int] = []
+    for number, cells in enumerate(layout.cell_groups):
+        for token, position in zip(cells.queries, cells.positions, strict=True):
+            groups.append(number)
+            rows.append(cells.rows[bisect_right(cells.offsets, token) - 1])
+            positions.append(position)
+    return torch.tensor(groups), torch.tensor(rows), torch.tensor(positions)
+
 
 # Sites before the keys and values of their block: all patches are written, whatever is read.
 _WITHIN_ATTENTION = ("q", "k", "v", "pattern")
@@ -133,7 +296,7 @@ def evidence_of_sources(
 def _project(
     values: Float[Tensor, "*entry width"],
 ) -> tuple[Float[Tensor, "*entry"], Float[Tensor, "*entry"]]:
-    """Return the projections of activations (:func:`~anchorlens.engine.landing.project`) and their
+    """Return the projections of activations (:func:`~anchorlens.engine.evidence.project`) and their
     squared norms.
     """
     weights = projection(values.shape[-1], values.device)
