@@ -34,7 +34,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models import blocks
+from anchorlens.models import blocks, read
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.batches import pad_rows

@@ -46,7 +46,7 @@ def merge_command(
     from anchorlens.paths import resolve_path
     from anchorlens.runs.files import parts_of
     from anchorlens.runs.final_write import check_target, find_run
-    from anchorlens.runs.merging import command_of, copy_parts, refuse_missing
+    from anchorlens.runs.merging import copy_parts, read_command, refuse_missing
 
     target = check_target(run, overwrite=True)
     if parts:
@@ -57,7 +57,7 @@ def merge_command(
     if (find_run(target) / "run.json").is_file() and not (parts_of(target) / "run.json").is_file():
         echo(f"{run} is already complete.")
         return
-    command = command_of(target)
+    command = read_command(target)
     if not run_missing:
         refuse_missing(target)
     _rerun_command(

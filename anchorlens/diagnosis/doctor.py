@@ -18,7 +18,7 @@ from anchorlens.diagnosis.forward_checks import (
     check_rotary,
     check_weights,
 )
-from anchorlens.diagnosis.hook_checks import check_heads, check_hooks, check_writes
+from anchorlens.diagnosis.hook_checks import check_heads, check_hook_writes, check_hooks
 from anchorlens.diagnosis.model_check import FAILED, WARNING, Diagnosis, ModelCheck
 from anchorlens.diagnosis.patch_checks import check_full_patch, check_identity, check_knockout
 from anchorlens.diagnosis.token_checks import check_bos, check_padding
@@ -69,7 +69,7 @@ CHECKS: tuple[tuple[str, Callable[[Case], ModelCheck], str], ...] = (
         "Load unprocessed weights with al.load_model, unless the model is untrained.",
     ),
     ("hooks fire once", check_hooks, _HOOKS),
-    ("writes", check_writes, _HOOKS),
+    ("writes", check_hook_writes, _HOOKS),
     ("identity patch", check_identity, _HOOKS),
     ("full patch", check_full_patch, _HOOKS),
     ("knockout", check_knockout, _REPORT),

@@ -101,7 +101,7 @@ def _difference(value: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "writt
     return ((value[1:] - value[:1]).abs().amax(-1) / largest).nan_to_num(torch.inf).cpu()
 
 
-def check_writes(case: Case) -> ModelCheck:
+def check_hook_writes(case: Case) -> ModelCheck:
     """Write to every site in every layer, and to attention scores and patterns."""
     adapter = case.adapter
     faults: list[str] = []
@@ -190,20 +190,23 @@ def _fault(result: _Writes, site: str, layer: int, p: int, quiet: float) -> str:
         where = f"{read} of layer {k}" if read != "final" else "the final residual stream"
         order = _ORDER.get(read, 0)
         # In parallel blocks (without resid_mid) the MLP does not read the output of attention.
-        before = k < layer or (k == layer and (order <= own if is_attention else order < own))
-        if before and bool((row > quiet).any()):
+        comes_before = order <= own if is_attention else order < own
+        is_earlier = k < layer or (k == layer and comes_before)
+        if is_earlier and bool((row > quiet).any()):
             return f"{what}changes {where}, which is computed before"
-        if bool((row[:p] > quiet).any()):
+        changes_earlier_position = bool((row[:p] > quiet).any())
+        if changes_earlier_position:
             earlier = int((row[:p] > quiet).nonzero()[0])
             return f"{what}at position {p} changes position {earlier} of {where}"
-        same_layer = (
-            k == layer and not before and (is_attention or site != "resid_pre" or read == site)
-        )
-        if same_layer and bool((row[others] > quiet).any()):
+        # Only attention of this block could carry a change of resid_pre to another position.
+        stays_at_position = is_attention or site != "resid_pre" or read == site
+        is_in_layer = k == layer and not is_earlier
+        if is_in_layer and stays_at_position and bool((row[others] > quiet).any()):
             other = int((row * others > quiet).nonzero()[0])
             return f"{what}at position {p} changes position {other} of {where}"
-        carries = read in ("resid_pre", "resid_post", "final") and not before
-        if (carries or (read, k) == (site, layer)) and not bool(row[p] > quiet):
+        carries_change = read in ("resid_pre", "resid_post", "final") and not is_earlier
+        must_change = carries_change or (read, k) == (site, layer)
+        if must_change and not bool(row[p] > quiet):
             return f"{what}does not change position {p} of {where}"
     attends = layer < adapter.n_layers - 1 or site == "resid_pre"
     last = result.moved["final", adapter.n_layers][layer]

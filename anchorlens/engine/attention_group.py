@@ -53,10 +53,13 @@ class AttentionGroup:
         """
         begin = torch.tensor(starts)
         stop = torch.tensor(ends)
-        first = (stop - begin).cumsum(0) - (stop - begin)  # token at the start of each row
-        steps = torch.arange(int((stop - begin).max()))
-        keys = first[:, None] + steps * (steps < (stop - begin)[:, None])
-        tokens = torch.arange(int((stop - begin).sum())) if tokens is None else tokens
+        lengths = stop - begin
+        first = lengths.cumsum(0) - lengths  # token at the start of each row
+        steps = torch.arange(int(lengths.max()))
+        # Key slots behind the end of a row hold its first token.
+        keys = first[:, None] + steps * (steps < lengths[:, None])
+        tokens = torch.arange(int(lengths.sum())) if tokens is None else tokens
+        # Each query gets the next free slot of its row.
         row = torch.bucketize(tokens, first, right=True) - 1
         count = row.bincount(minlength=len(first))
         slot = torch.arange(len(tokens)) - (count.cumsum(0) - count)[row]

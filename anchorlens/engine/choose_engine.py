@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.constants import HEAD_SITES, SITES
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, is_half, round_anew
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import HEAD_SITES, SITES, Adapter, SiteLike
+from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
 

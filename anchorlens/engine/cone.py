@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
@@ -42,7 +43,7 @@ from anchorlens.engine.patches import (
 )
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import HEAD_SITES, Adapter, ReadSite, SiteLike
+from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
 from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 

@@ -4,6 +4,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -19,6 +20,20 @@ LaneHeads = Float[Tensor, "lane token head d_head"]
 LaneKeys = Float[Tensor, "lane token kv_head d_head"]
 CleanKeys = Float[Tensor, "clean_token kv_head d_head"]
 PrefixKeys = Float[Tensor, "kv_head pos d_head"]
+
+
+class CleanActivations(NamedTuple):
+    """Activations of the clean rows in one block.
+
+    Attributes:
+        keys: Rotated keys.
+        values: Values of the same tokens.
+        z: Outputs of the heads at the queries.
+    """
+
+    keys: CleanKeys
+    values: CleanKeys
+    z: Float[Tensor, "found head d_head"]
 
 
 class GroupAttention:

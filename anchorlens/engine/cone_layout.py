@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.attention_group import AttentionGroup
-from anchorlens.models.devices import on
+from anchorlens.engine.patches import PatchIndex
 
 
 class JointAttention(NamedTuple):
@@ -201,11 +201,17 @@ def make_cell_group(
     first: int,
     before: Mapping[int, int] | None = None,
 ) -> CellGroup:
-    """Make the cells of one anchor or control; they begin at token ``first`` of a lane.
+    """Build the tokens that one anchor or control computes in each lane.
 
-    ``clean_row``: clean row of each row; ``starts``: changed row -> first computed position;
-    ``ends``: one past the last read position of each row; ``reads``: (row, position) pairs;
-    ``before``: row -> donor's clean row if its keys precede the cells.
+    Args:
+        clean: Clean rows of the pass.
+        clean_row: Clean row of each row.
+        starts: Changed row -> first position that is computed.
+        ends: One past the last read position of each row.
+        reads: Row and position of each read.
+        first: Token of a lane at which they begin.
+        before: Row -> donor's clean row, if the keys before its cells are the donor's. If None,
+            all keys are the row's own.
     """
     rows = sorted(starts)
     begin: list[int] = []
@@ -260,58 +266,25 @@ class Prefix:
         values = rearrange(self.values[layer][:length], by_head)
         return keys, values
 
-
-@dataclass(frozen=True, kw_only=True)
-class PatchIndex:
-    """Activations that are patched into lanes.
-
-    Attributes:
-        cell: Token of a lane that is replaced.
-        clean: Clean token whose stream replaces it; -1 for given streams.
-        streams: Given streams at every layer.
-        streams_at: Index into ``cell`` of each given stream.
-        directions: Directions towards which clean tokens are turned instead, at every layer.
-        moved: Clean token that is turned towards each direction.
-        moved_at: Index into ``cell`` of each direction.
-        heads: Head of z that is replaced by each given stream; None for other sites.
-    """
-
-    cell: Int[Tensor, "token"]
-    clean: Int[Tensor, "token"]
-    streams: Float[Tensor, "layer given d_model"] | None
-    streams_at: Int[Tensor, "given"]
-    directions: Float[Tensor, "layer moved d_model"] | None
-    moved: Int[Tensor, "moved"]
-    moved_at: Int[Tensor, "moved"]
-    heads: Int[Tensor, "token"] | None = None
-
-    def within(
-        self, cell_slot: Int[Tensor, "cell_token"], clean_slot: Int[Tensor, "clean_token"]
-    ) -> "PatchIndex":
-        """Return the patches of a table with fewer tokens; each slot is the new index of a token,
-        or -1.
+    def append(
+        self,
+        layer: int,
+        keys: Float[Tensor, "token kv_head d_head"],
+        values: Float[Tensor, "token kv_head d_head"],
+        *,
+        before: "Prefix | None",
+        length: int,
+    ) -> None:
+        """Append the keys and values of one layer, after those of the first ``length`` tokens of
+        the prefix ``before``, which this one extends.
         """
-        kept = cell_slot[self.cell] >= 0
-        order = kept.cumsum(0) - 1
-        given = kept[self.streams_at]
-        moved = kept[self.moved_at]
-        # Indices instead of masks, for whose number of entries the host would wait.
-        streams = self.streams
-        if streams is not None:
-            streams = streams[:, on(streams.device, given.nonzero()[:, 0])]
-        directions = self.directions
-        if directions is not None:
-            directions = directions[:, on(directions.device, moved.nonzero()[:, 0])]
-        return PatchIndex(
-            cell=cell_slot[self.cell[kept]],
-            clean=torch.where(self.clean < 0, -1, clean_slot[self.clean])[kept],
-            streams=streams,
-            streams_at=order[self.streams_at[given]],
-            directions=directions,
-            moved=clean_slot[self.moved[moved]],
-            moved_at=order[self.moved_at[moved]],
-            heads=None if self.heads is None else self.heads[kept],
-        )
+        first_keys, first_values = keys[:0], values[:0]
+        if before is not None:
+            first_keys = before.keys[layer][:length]
+            first_values = before.values[layer][:length]
+        # Copies, because views would keep the tables of all tokens in memory.
+        self.keys.append(torch.cat([first_keys, keys]))
+        self.values.append(torch.cat([first_values, values]))
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,18 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_attention import CleanKeys, GroupAttention, PrefixKeys, wide
+from anchorlens.engine.cone_attention import (
+    CleanActivations,
+    CleanKeys,
+    GroupAttention,
+    PrefixKeys,
+    wide,
+)
 from anchorlens.engine.cone_layout import Layout, Prefix
-from anchorlens.engine.device_index import DeviceIndex, DevicePatches
+from anchorlens.engine.device_index import DeviceIndex
 from anchorlens.engine.evidence import WrittenEvidence
 from anchorlens.engine.geometry import Lanes
-from anchorlens.engine.patches import OnProgress, no_progress, turn
+from anchorlens.engine.patches import OnProgress, PatchIndex, no_progress, turn
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import on
@@ -26,13 +32,13 @@ from anchorlens.models.devices import on
 Tokens = Float[Tensor, "token d_model"]
 # Streams whose number of tokens changes within a function.
 Table = Float[Tensor, "_ d_model"]
-# Sites of a block behind attention, in order of computation.
-_BEHIND = ("z", "attn_out", "resid_mid", "mlp_out", "resid_post")
+# Sites of a block after its attention, in order of computation.
+_AFTER_ATTENTION = ("z", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _LastTables:
-    """Index tables behind the last attention.
+    """Index tables after the last attention.
 
     Attributes:
         groups: Attention groups whose queries are the tokens that are read.
@@ -48,13 +54,23 @@ class _LastTables:
 class Pass:
     """Pass of one batch through the layers.
 
-    ``site``: patched site, "" for knockouts. ``read_sites``: layer -> site to read. ``top``: last
-    layer to run. ``states``: layer -> states that were read, [cell read d_model]; the clean cell is
-    first, then one cell per cell group and lane. If ``keep`` is True, no states are read, and
-    ``new_prefix`` collects keys and values of the clean rows.
+    Args:
+        adapter: The model.
+        layout: Tokens that are computed.
+        lanes: Layers that each lane changes.
+        prefix: Keys and values of the tokens that all rows begin with; None if they are computed.
+        site: Patched site; empty for knockouts.
+        read_sites: Layer -> site whose states are read.
+        keep: Whether to collect keys and values of the clean rows instead of reading states.
+        follows: Pass with the same clean rows, which runs each block first; their activations are
+            taken from it. If None, all are computed.
 
-    A pass that ``follows`` another, which has the same clean rows and runs each block first, takes
-    their activations from it.
+    Attributes:
+        top: Last layer to run.
+        states: Layer -> states that were read, [cell read d_model]: the clean cell, then one cell
+            for each cell group and lane.
+        new_prefix: Keys and values that are collected; None without ``keep``.
+        clean: Activations of the clean rows in the block that ran last, for passes that follow.
     """
 
     def __init__(
@@ -74,10 +90,8 @@ class Pass:
         self.site = site
         self.read_sites = read_sites
         self.follows = follows
-        # Keys, values and z of the clean rows in the block that ran last, for passes that follow
-        # this one.
         self.is_followed = False
-        self.clean: tuple[Tensor, Tensor, Tensor] | None = None
+        self.clean: CleanActivations | None = None
         if follows is not None:
             follows.is_followed = True
         # No lanes are needed if no row is changed.
@@ -89,12 +103,12 @@ class Pass:
         self.new_prefix = Prefix((*rows.prefix, *rows.ids.tolist()), [], []) if keep else None
         self.last_position = max([int(rows.positions.max()), *layout.cell_positions])
         self._written = WrittenEvidence(adapter.n_layers)
-        self.index = DeviceIndex.of(layout, adapter.device, site)
+        self.index = DeviceIndex.of(layout, adapter.device)
         # Index tables of all blocks are made before the first one, so that no block waits for them.
         self._prepare(self.index.groups)
         self._last: _LastTables | None = None
         if read_sites.get(self.top, "resid_pre") != "resid_pre":
-            before = self.top - 1 if site in _BEHIND else self.top
+            before = self.top - 1 if site in _AFTER_ATTENTION else self.top
             self._last = self._make_last_tables(self.lanes.count_lanes(before))
         x = adapter.embed(on(adapter.device, rows.ids), self.index.positions)
         self.x: Table = self._append_lanes(-1, x, len(x))
@@ -104,7 +118,7 @@ class Pass:
             group.prepare(self.adapter.windows)
 
     def _make_last_tables(self, n_lanes: int) -> "_LastTables":
-        """Make the index tables behind the last attention, on the device of the present index;
+        """Make the index tables after the last attention, on the device of the present index;
         ``n_lanes``: lanes that have started before the last block.
         """
         device = self.index.device
@@ -116,7 +130,7 @@ class Pass:
         return _LastTables(
             groups=groups,
             tokens=on(device, torch.cat([clean_tokens, lane_tokens])),
-            index=DeviceIndex.of(layout, device, self.site),
+            index=DeviceIndex.of(layout, device),
         )
 
     @property
@@ -136,7 +150,7 @@ class Pass:
             return
         block.reserve(self.last_position)
         if block.device != self.index.device:
-            self.index = DeviceIndex.of(self.layout, block.device, self.site)
+            self.index = DeviceIndex.of(self.layout, block.device)
             self.x = self.x.to(block.device)
         x = self.x
         site = self.read_sites.get(layer)
@@ -181,7 +195,7 @@ class Pass:
         else:
             out = self._stream_at(block, x, z, wanted)
         out = self._append_lanes(layer, out, n)
-        self._patch_behind(block, x, z, out, wanted, n_old=n_old)
+        self._patch_after_attention(block, x, z, out, wanted, n_old=n_old)
         if wanted == read_site or (read_site == "resid_post" and layer < self.top):
             self.states[layer] = self._gather_reads(out[self._read_tokens(self.n_lanes)])
         self.x = out
@@ -213,7 +227,7 @@ class Pass:
         site: str = "",
         values: Tokens | None = None,
     ) -> Tokens:
-        """Return the streams at a site behind attention, with those at ``site`` replaced by
+        """Return the streams at a site after attention, with those at ``site`` replaced by
         ``values``; ``x``: before the block.
         """
         if site == "resid_post":
@@ -234,12 +248,12 @@ class Pass:
         return mlp if wanted == "mlp_out" else mid + mlp
 
     def _room(self, layer: int) -> int:
-        """Return the number of tokens of the lanes that are appended behind block ``layer``.
+        """Return the number of tokens of the lanes that are appended after block ``layer``.
 
-        Lanes with patches behind attention are appended where they start, others after the block
+        Lanes with patches after attention are appended where they start, others after the block
         before; -1 is the embedding.
         """
-        starting = layer if self.site in _BEHIND else min(layer + 1, self.top)
+        starting = layer if self.site in _AFTER_ATTENTION else min(layer + 1, self.top)
         return (self.lanes.count_lanes(starting) - self.n_lanes) * self.index.n_cell
 
     def _append_lanes(self, layer: int, table: Table, n: int) -> Table:
@@ -274,7 +288,7 @@ class Pass:
             cells[first:stop, patches.cell] = values
             self._written.add(self.index, layer, first, cells[first:stop, patches.cell])
 
-    def _patch_behind(
+    def _patch_after_attention(
         self,
         block: Block,
         x: Table,
@@ -293,8 +307,8 @@ class Pass:
         site = self.site
         index = self.index
         patches = index.patches
-        is_behind = site in _BEHIND[: _BEHIND.index(wanted) + 1]
-        if patches is None or not len(patches.tokens) or not is_behind:
+        is_after_attention = site in _AFTER_ATTENTION[: _AFTER_ATTENTION.index(wanted) + 1]
+        if patches is None or not len(patches.tokens) or not is_after_attention:
             return
 
         def clean_values(tokens: Int[Tensor, "token"]) -> Tokens:
@@ -311,8 +325,7 @@ class Pass:
             values = None
             if site == "z":
                 table = heads.view(*tokens.shape, *z.shape[1:])
-                self._patch_heads(patches, block.layer, table)
-                written = table[:, patches.entry, patches.heads]
+                written = self._patch_heads(patches, block.layer, table)
             else:
                 values = self._patch_values(patches, block.layer, clean_values)
                 values = values.repeat(len(lanes), 1)
@@ -322,11 +335,23 @@ class Pass:
 
     @staticmethod
     def _patch_heads(
-        patches: DevicePatches, layer: int, table: Float[Tensor, "lane token head d_head"]
-    ) -> None:
-        """Replace the patched heads of z in place."""
+        patches: PatchIndex, layer: int, table: Float[Tensor, "lane token head d_head"]
+    ) -> Float[Tensor, "lane patch d_head"]:
+        """Replace the patched heads of z in place and return what stands there, or by how much it
+        was changed.
+        """
         assert patches.streams is not None  # patches of z have them
-        table[:, patches.entry, patches.heads] = patches.streams[layer].to(table.dtype)
+        given = patches.streams[layer].to(table.dtype)
+        at = (slice(None), patches.entry, patches.heads)
+        if not patches.is_change:
+            table[at] = given
+            return table[at]
+        clean = table[at]
+        changed = clean + given
+        table[at] = changed
+        written = table[at]
+        # A rounded sum is the change that was asked for.
+        return torch.where(written == changed, given, written - clean)
 
     def evidence(self) -> Float[Tensor, "cell_group lane"]:
         """Return the evidence of the patches of each cell group in each lane
@@ -336,7 +361,7 @@ class Pass:
 
     def _patch_values(
         self,
-        patches: DevicePatches,
+        patches: PatchIndex,
         layer: int,
         at: Callable[[Int[Tensor, "token"]], Tokens],
     ) -> Tokens:
@@ -399,26 +424,25 @@ class Pass:
         own = self._first_own(block.layer)
         shared = None if self.follows is None else self.follows.clean
         if shared is not None and own and not self.n_lanes:
-            return shared[2]
+            return shared.z
         q, k, v = block.project(x[own:])
         n = index.n_clean - own
         n_clean_found = groups[0].n_found
         n_lane_found = sum(group.n_found for group in groups[1:])
         out = q.new_empty(n_clean_found + self.n_lanes * n_lane_found, *q.shape[1:])
         prefix = self._prefix_at(block.layer)
-        if own and shared is not None:
-            base = shared[:2]
-            out[:n_clean_found] = shared[2]
-        else:
-            found = self._attend_clean(block, q[:n], k[:n], v[:n], prefix, groups[0])
-            if found is None:
-                return None
-            base = found[:2]
-            out[:n_clean_found] = found[2]
-            del found
+        clean = shared
+        if not own or clean is None:
+            clean = self._attend_clean(block, q[:n], k[:n], v[:n], prefix, groups[0])
+        if clean is None:
+            return None
+        base = (clean.keys, clean.values)
+        out[:n_clean_found] = clean.z
+        del clean
         if self.is_followed:
             # Copies, because views would keep the tables of all tokens in memory.
-            self.clean = (base[0].clone(), base[1].clone(), out[:n_clean_found].clone())
+            z = out[:n_clean_found].clone()
+            self.clean = CleanActivations(base[0].clone(), base[1].clone(), z)
         if not self.n_lanes:
             return out
         angles = block.angles(index.cell_positions)
@@ -451,7 +475,7 @@ class Pass:
         v: CleanKeys,
         prefix: tuple[PrefixKeys, PrefixKeys] | None,
         group: GroupAttention,
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
+    ) -> CleanActivations | None:
         """Return rotated keys, values and z of the clean rows; None in the last block of a pass
         that computes a prefix.
         """
@@ -459,13 +483,14 @@ class Pass:
         q = block.rotate_(q, angles)
         k = block.rotate_(k, angles)
         if self.new_prefix is not None:
-            self._store_prefix(block.layer, k, v)
+            n = len(self.layout.clean_rows.prefix)
+            self.new_prefix.append(block.layer, k, v, before=self.prefix, length=n)
             if block.layer == self.top:
                 return None
         q = wide(q).div_(block.scale)
         base = (wide(k), wide(v))
         found = group.attend(block, q[None], base[0][None], base[1][None], base=base, prefix=prefix)
-        return *base, found[0]
+        return CleanActivations(*base, found[0])
 
     def _prefix_at(self, layer: int) -> tuple[PrefixKeys, PrefixKeys] | None:
         """Return keys and values of the prefix in one layer; None without a prefix."""
@@ -474,22 +499,3 @@ class Pass:
             return None
         assert self.prefix is not None  # a layout behind a prefix comes with it
         return self.prefix.at(layer, n)
-
-    def _store_prefix(
-        self,
-        layer: int,
-        k: Float[Tensor, "token kv_head d_head"],
-        v: Float[Tensor, "token kv_head d_head"],
-    ) -> None:
-        """Append one layer's keys and values of the new prefix, behind those of the prefix that it
-        extends.
-        """
-        assert self.new_prefix is not None
-        keys = [k]
-        values = [v]
-        n = len(self.layout.clean_rows.prefix)
-        if self.prefix is not None and n:
-            keys.insert(0, self.prefix.keys[layer][:n])
-            values.insert(0, self.prefix.values[layer][:n])
-        self.new_prefix.keys.append(torch.cat(keys))
-        self.new_prefix.values.append(torch.cat(values))

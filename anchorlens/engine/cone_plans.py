@@ -18,12 +18,11 @@ from anchorlens.engine.cone_layout import (
     CleanRows,
     Cut,
     Layout,
-    PatchIndex,
     ReadIndex,
     make_cell_group,
 )
 from anchorlens.engine.geometry import Change, Ids, PassGeometry, RowGeometry
-from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, SwapBatch, token_rows
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, PatchIndex, SwapBatch, token_rows
 from anchorlens.models.adapter import SiteLike
 
 
@@ -175,7 +174,7 @@ class SwapPlan:
 
 
 class _PatchLists:
-    """Entries of a :class:`~anchorlens.engine.cone_layout.PatchIndex`, in the order of patches."""
+    """Entries of a :class:`~anchorlens.engine.patches.PatchIndex`, in the order of patches."""
 
     def __init__(self, clean: CleanRows, geometry: PassGeometry) -> None:
         self.clean = clean
@@ -188,6 +187,7 @@ class _PatchLists:
         self.moved: list[int] = []
         self.moved_at: list[int] = []
         self.directions: list[Tensor] = []
+        self.is_change = False
 
     def add(self, swap: AnchorSwap, patch: _Patch, cell: int) -> None:
         """Add a patch of all heads: a token of the donor, or given streams."""
@@ -210,6 +210,7 @@ class _PatchLists:
     def add_heads(self, swap: AnchorSwap, patch: _Patch, cell: int, n_heads: int) -> None:
         """Add one patch of ``z`` for each patched head, with given streams."""
         assert swap.streams is not None  # patches of z have them
+        self.is_change = swap.is_change
         by_head = swap.streams[:, patch.row, patch.slot].unflatten(-1, (n_heads, -1))
         for head in range(n_heads) if swap.heads is None else swap.heads:
             self.streams_at.append(len(self.cells))
@@ -229,6 +230,7 @@ class _PatchLists:
             moved=_indices(self.moved),
             moved_at=_indices(self.moved_at),
             heads=_indices(self.heads) if self.heads else None,
+            is_change=self.is_change,
         )
 
 

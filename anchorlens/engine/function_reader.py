@@ -77,9 +77,11 @@ class FunctionReader:
         function: Values of a call.
         calls: Calls in every cell, in the order of their rows.
         places: Places whose states are kept.
-        whole: Places whose logits are computed over the whole vocabulary, for many cells at once.
-        tokens: Tokens that are unembedded for many cells at once, at the places ``some``.
-        some: Places at which only ``tokens`` are expected to be read.
+        full_places: Places whose logits are computed over the whole vocabulary, for many cells at
+            once.
+        tokens: Tokens that are unembedded for many cells at once, at the places
+            ``token_places``.
+        token_places: Places at which only ``tokens`` are expected to be read.
         dtype: Dtype of the logits.
         is_plain: Whether the function gets ordinary tensors with all logits.
         unpatched: Place -> logits of the model's own unpatched run; None where they are not known.
@@ -93,14 +95,14 @@ class FunctionReader:
     function: ValuesOf
     calls: tuple[Call, ...]
     places: tuple[Place, ...]
-    whole: frozenset[Place]
-    some: frozenset[Place] = frozenset()
+    full_places: frozenset[Place]
+    token_places: frozenset[Place] = frozenset()
     tokens: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     is_plain: bool = False
     unpatched: "Callable[[Place], Tensor | None] | None" = None
     is_first_measured: bool = False
-    where = None
+    where = None  # the final residual stream
 
     @classmethod
     def of_reads(
@@ -122,8 +124,8 @@ class FunctionReader:
             dtype: Dtype of the logits.
             unpatched: Place -> logits of the model's own unpatched run.
         """
-        whole: set[Place] = set()
-        some: set[Place] = set()
+        full_places: set[Place] = set()
+        token_places: set[Place] = set()
         tokens: set[int] = set()
         places: set[Place] = set()
         for call, own in zip(calls, reads, strict=True):
@@ -133,17 +135,17 @@ class FunctionReader:
                 places.update((call.first + i, position) for position in positions)
             for row, read in own.items():
                 if read is None:
-                    whole.add(call.place(row))
+                    full_places.add(call.place(row))
                 else:
-                    some.add(call.place(row))
+                    token_places.add(call.place(row))
                     tokens |= read
         return cls(
             name=name,
             function=function,
             calls=tuple(calls),
             places=tuple(sorted(places)),
-            whole=frozenset(whole),
-            some=frozenset(some),
+            full_places=frozenset(full_places),
+            token_places=frozenset(token_places),
             tokens=tuple(sorted(tokens)),
             dtype=dtype,
             unpatched=unpatched,
@@ -168,7 +170,7 @@ class FunctionReader:
         """Rows and tokens of each call that are unembedded for many cells at once."""
         out: list[tuple[list[int], list[int]] | None] = []
         for call in self.calls:
-            rows = [row for row, place in enumerate(call.places) if place in self.some]
+            rows = [row for row, place in enumerate(call.places) if place in self.token_places]
             out.append((rows, list(self.tokens)) if rows else None)
         return out
 
@@ -272,19 +274,19 @@ class _Unembedded:
         self._cells = cells
         self._dtype = reader.dtype
         self._tokens = _number(reader.tokens)
-        whole: list[Place] = []
-        some: list[Place] = []
+        full_places: list[Place] = []
+        token_places: list[Place] = []
         for place in reader.places:
-            if place in reader.whole:
-                whole.append(place)
-            elif place in reader.some:
-                some.append(place)
-        self._whole = _number(whole)
-        self._some = _number(some)
-        # Cells and their logits, of the places `whole` and of some tokens at the places `some`.
-        self._whole_cells = range(0)
-        self._some_cells = range(0)
-        self._whole_logits = self._some_logits = cells.new_empty(0)
+            if place in reader.full_places:
+                full_places.append(place)
+            elif place in reader.token_places:
+                token_places.append(place)
+        self._full_places = _number(full_places)
+        self._token_places = _number(token_places)
+        # Cells whose logits are kept: over the whole vocabulary, and of some tokens.
+        self._full_cells = range(0)
+        self._token_cells = range(0)
+        self._full_logits = self._token_logits = cells.new_empty(0)
         # Logits of the first cell, which is the unpatched one in the cone engine.
         self._first: Tensor | None = None
         self._unpatched = reader.unpatched
@@ -295,8 +297,8 @@ class _Unembedded:
 
     def rows(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_vocab"]:
         """Return the logits of places over the whole vocabulary."""
-        if self._whole.keys() >= set(places):
-            found = self._whole_table(cell)[_look_up(self._whole, places)]
+        if self._full_places.keys() >= set(places):
+            found = self._full_table(cell)[_look_up(self._full_places, places)]
         else:
             found = self._unembed_rows(self._states(cell, places))
         return self._use_model_logits(found, cell, places, slice(None))
@@ -320,9 +322,9 @@ class _Unembedded:
         if self._unpatched is None or cell < self._first_known:
             return logits
         if cell not in self._compared:
-            self._compared = some = range(cell, min(len(self._cells), cell + _ROWS))
+            self._compared = together = range(cell, min(len(self._cells), cell + _ROWS))
             self._is_unpatched = (
-                (self._cells[some.start : some.stop] == self._cells[0]).all(-1).tolist()
+                (self._cells[together.start : together.stop] == self._cells[0]).all(-1).tolist()
             )
         is_unpatched = self._is_unpatched[cell - self._compared.start]
         for i, place in enumerate(places):
@@ -334,12 +336,12 @@ class _Unembedded:
     def _tokens_of(
         self, cell: int, places: Sequence[Place], tokens: Sequence[int]
     ) -> Float[Tensor, "row token"]:
-        if self._some.keys() >= set(places) and self._tokens.keys() >= set(tokens):
-            at = index_on(self.device, tuple(_look_up(self._some, places)))
+        if self._token_places.keys() >= set(places) and self._tokens.keys() >= set(tokens):
+            at = index_on(self.device, tuple(_look_up(self._token_places, places)))
             columns = index_on(self.device, tuple(_look_up(self._tokens, tokens)))
-            return self._some_table(cell)[at[:, None], columns]
-        if self._whole.keys() >= set(places):
-            return self._whole_table(cell)[_look_up(self._whole, places)][:, list(tokens)]
+            return self._token_table(cell)[at[:, None], columns]
+        if self._full_places.keys() >= set(places):
+            return self._full_table(cell)[_look_up(self._full_places, places)][:, list(tokens)]
         return self._unembed(self._states(cell, places), tokens)
 
     def _states(self, cell: int, places: Sequence[Place]) -> Float[Tensor, "row d_model"]:
@@ -358,34 +360,34 @@ class _Unembedded:
         """Return the cells that are unembedded together, from ``cell`` on."""
         return range(cell, min(len(self._cells), cell + max(1, most // len(places))))
 
-    def _some_table(self, cell: int) -> Float[Tensor, "row token"]:
-        if cell not in self._some_cells:
-            self._some_cells = some = self._next(cell, self._some, _TOKEN_ROWS)
-            at = _look_up(self.number, self._some)
-            states = self._cells[some.start : some.stop, at].flatten(0, 1)
-            self._some_logits = self._unembed(states, list(self._tokens)).unflatten(
-                0, (len(some), len(at))
+    def _token_table(self, cell: int) -> Float[Tensor, "row token"]:
+        if cell not in self._token_cells:
+            self._token_cells = together = self._next(cell, self._token_places, _TOKEN_ROWS)
+            at = _look_up(self.number, self._token_places)
+            states = self._cells[together.start : together.stop, at].flatten(0, 1)
+            self._token_logits = self._unembed(states, list(self._tokens)).unflatten(
+                0, (len(together), len(at))
             )
-        return self._some_logits[cell - self._some_cells.start]
+        return self._token_logits[cell - self._token_cells.start]
 
-    def _whole_table(self, cell: int) -> Float[Tensor, "row d_vocab"]:
-        if cell not in self._whole_cells:
-            self._whole_cells = some = self._next(cell, self._whole, _ROWS)
-            at = _look_up(self.number, self._whole)
-            states = self._cells[some.start : some.stop, at]
+    def _full_table(self, cell: int) -> Float[Tensor, "row d_vocab"]:
+        if cell not in self._full_cells:
+            self._full_cells = together = self._next(cell, self._full_places, _ROWS)
+            at = _look_up(self.number, self._full_places)
+            states = self._cells[together.start : together.stop, at]
             if self._first is None and 1 < len(at) <= _KEPT:
                 self._first = self._unembed(self._cells[0, at])
             if self._first is None:
                 logits = self._unembed_rows(states.flatten(0, 1))
-                self._whole_logits = logits.unflatten(0, states.shape[:2])
+                self._full_logits = logits.unflatten(0, states.shape[:2])
             else:
                 # Most patches leave most positions as they are, and equal states have equal logits.
                 is_new = (states != self._cells[0, at]).any(-1)
-                logits = self._first.expand(len(some), -1, -1).clone()
+                logits = self._first.expand(len(together), -1, -1).clone()
                 if is_new.any():
                     logits[is_new] = self._unembed_rows(states[is_new])
-                self._whole_logits = logits
-        return self._whole_logits[cell - self._whole_cells.start]
+                self._full_logits = logits
+        return self._full_logits[cell - self._full_cells.start]
 
 
 def _copy_to_host(values: Sequence[Float[Tensor, "_"]]) -> Float[Tensor, "value"]:

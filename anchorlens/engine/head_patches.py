@@ -20,6 +20,7 @@ from anchorlens.engine.evidence import code, evidence_dtype, project, projection
 from anchorlens.engine.hooked_passes import by_head, last_stream
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
 from anchorlens.engine.reference import swap_streams
+from anchorlens.engine.rounding_noise import is_half
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.devices import index_on, on
 
@@ -29,9 +30,9 @@ class OutputPatches:
     """Patches of the heads' outputs z.
 
     Attributes:
-        batch: Swaps with ``streams`` [layer example slot (head d_head)] of z. A patched key or
-            value changes the query heads of its group at all later positions; a patched query or
-            pattern changes its own head and position.
+        batch: Swaps with ``streams`` [layer example slot (head d_head)] of z, in half precision
+            its change by the patch. A patched key or value changes the query heads of its group at
+            all later positions; a patched query or pattern changes its own head and position.
         landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.evidence`),
             on the CPU; 0 for ``z``.
     """
@@ -58,8 +59,14 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
         groups = _group_independent(made, by_position=site not in ("k", "v"), n_heads=n_heads)
         for group in groups:  # each swap is in one of them
             z = _outputs(adapter, batch, [(made[i], site) for i in group], clean, landed, group)
+            # The model's own pass rounds attention in another way than the cone engine, which would
+            # count as an effect. The change has no such difference.
+            is_change = is_half(adapter)
+            if is_change:
+                z = z - clean
             for i in group:
-                made[i] = _output_patch(adapter, batch, made[i], site, z, mixed=mixed)
+                own = _output_patch(adapter, batch, made[i], site, z, mixed=mixed)
+                made[i] = replace(own, is_change=is_change)
     return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
 
 

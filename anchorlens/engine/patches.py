@@ -3,6 +3,7 @@ in one layer or a window of layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
+from anchorlens.models.devices import on
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
 
@@ -53,6 +55,8 @@ class AnchorSwap:
             itself is patched in.
         heads: Neighbouring heads of a head site that are patched; None for all of them, and for
             other sites.
+        is_change: Whether ``streams`` are added to the clean activations, of ``z`` only, instead of
+            replacing them.
     """
 
     anchor: str
@@ -62,6 +66,7 @@ class AnchorSwap:
     streams: SlotStreams | None = None
     directions: Mapping[int, Float[Tensor, "layer _ d_model"]] = field(default_factory=dict)
     heads: range | None = None
+    is_change: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,85 @@ class KnockoutBatch:
     edges: tuple[Bool[Tensor, "example query key"], ...]
     mode: str = "mask"
     heads: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchIndex:
+    """Activations that are patched into lanes.
+
+    Attributes:
+        cell: Token of a lane that is replaced.
+        clean: Clean token whose stream replaces it; -1 for given streams.
+        streams: Given streams at every layer.
+        streams_at: Index into ``cell`` of each given stream.
+        directions: Directions towards which clean tokens are turned instead, at every layer.
+        moved: Clean token that is turned towards each direction.
+        moved_at: Index into ``cell`` of each direction.
+        heads: Head of z that is replaced by each given stream; None for other sites.
+        is_change: Whether given streams are added to the clean ones instead of replacing them.
+        tokens: Distinct tokens of a lane that are patched. Only in z a token may be patched several
+            times: in several heads.
+        entry: Index into ``tokens`` of each patch in z; for other sites equal to ``cell``.
+    """
+
+    cell: Int[Tensor, "token"]
+    clean: Int[Tensor, "token"]
+    streams: Float[Tensor, "layer given d_model"] | None
+    streams_at: Int[Tensor, "given"]
+    directions: Float[Tensor, "layer moved d_model"] | None
+    moved: Int[Tensor, "moved"]
+    moved_at: Int[Tensor, "moved"]
+    heads: Int[Tensor, "token"] | None = None
+    is_change: bool = False
+    tokens: Int[Tensor, "distinct"] = field(init=False)
+    entry: Int[Tensor, "token"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tokens = entry = self.cell
+        if self.heads is not None:
+            tokens, entry = self.cell.unique(return_inverse=True)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "entry", entry)
+
+    def to(self, device: torch.device) -> "PatchIndex":
+        """Return the same patches with their tensors on a device, where the clean token of given
+        streams is 0.
+        """
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                own = value.clamp(min=0) if name == "clean" else value
+                object.__setattr__(moved, name, on(device, own))
+        return moved
+
+    def within(
+        self, cell_slot: Int[Tensor, "cell_token"], clean_slot: Int[Tensor, "clean_token"]
+    ) -> "PatchIndex":
+        """Return the patches of a table with fewer tokens; each slot is the new index of a token,
+        or -1.
+        """
+        kept = cell_slot[self.cell] >= 0
+        order = kept.cumsum(0) - 1
+        given = kept[self.streams_at]
+        moved = kept[self.moved_at]
+        # Indices instead of masks, for whose number of entries the host would wait.
+        streams = self.streams
+        if streams is not None:
+            streams = streams[:, on(streams.device, given.nonzero()[:, 0])]
+        directions = self.directions
+        if directions is not None:
+            directions = directions[:, on(directions.device, moved.nonzero()[:, 0])]
+        return PatchIndex(
+            cell=cell_slot[self.cell[kept]],
+            clean=torch.where(self.clean < 0, -1, clean_slot[self.clean])[kept],
+            streams=streams,
+            streams_at=order[self.streams_at[given]],
+            directions=directions,
+            moved=clean_slot[self.moved[moved]],
+            moved_at=order[self.moved_at[moved]],
+            heads=None if self.heads is None else self.heads[kept],
+            is_change=self.is_change,
+        )
 
 
 def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.constants import NULL_CONTROLS
@@ -247,6 +248,7 @@ class Contrasts:
         return shapes
 
     def _all_lines(self) -> Iterator[_Line]:
+        """Yield the band, line and marks of each curve, with their data for every view."""
         owners = self._rows[OWNER].drop_duplicates()
         crowded = find_crowded_panels(owners)
         owner = self._rows.groupby(OWNER, sort=False).ngroup()
@@ -279,17 +281,11 @@ class Contrasts:
             data: dict[int, dict[str, Trace]] = {depth: {} for depth in looks}
             for view, own in rows.groupby("view", sort=False):
                 points = self._points(own, entry, panel)
-                data[_BAND][str(view)] = (
-                    points.outline() if self._band else {"x": [], "y": []}
-                ) | {"text": []}
                 looks[_LINE] = line_of(points, entry)
-                data[_LINE][str(view)] = points.xy() | {"text": points.text}
                 looks[_MEASURED] = mark_of(points, points.marked(), entry, "cross-thin-open")
-                data[_MEASURED][str(view)] = points.xy(points.marked()) | {"text": []}
                 claimed = np.flatnonzero(own["claimed"].to_numpy(bool))
-                data[_CLAIMED][str(view)] = points.xy(claimed) | {
-                    "text": [points.text[k] for k in claimed]
-                }
+                for depth, trace in self._data_of_view(points, claimed).items():
+                    data[depth][str(view)] = trace
             for depth, look in looks.items():
                 if any(trace["x"] for trace in data[depth].values()):
                     trace = (
@@ -298,6 +294,17 @@ class Contrasts:
                         | fixed
                     )
                     yield _Line(depth, self._places[entry.group], protocol, trace, data[depth])
+
+    def _data_of_view(self, points: Points, claimed: npt.NDArray[np.intp]) -> dict[int, Trace]:
+        """Return the data of band, line and marks in one view; ``claimed``: points with a claim."""
+        band = points.outline() if self._band else {"x": [], "y": []}
+        texts = [points.text[k] for k in claimed]
+        return {
+            _BAND: band | {"text": []},
+            _LINE: points.xy() | {"text": points.text},
+            _MEASURED: points.xy(points.marked()) | {"text": []},
+            _CLAIMED: points.xy(claimed) | {"text": texts},
+        }
 
     def _points(self, rows: pd.DataFrame, entry: Entry, panel: tuple[str, str, str]) -> Points:
         fixed = {name: str(rows[name].iloc[0]) for name in ("quantity", "anchor", "control")}

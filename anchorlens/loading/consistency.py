@@ -8,7 +8,7 @@ recomputed here, because that takes a bootstrap: :mod:`anchorlens.running.recomp
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -178,76 +178,102 @@ def _check_constants(sweep: Mapping[str, Any], samples: TableRows, spec: Specifi
         samples.check_same(column, None if is_missing else value)
 
 
+class _Codes(NamedTuple):
+    """Column of a table as codes.
+
+    Attributes:
+        of_row: Code of each row.
+        values: Value of each code; null is one of them.
+    """
+
+    of_row: npt.NDArray[np.int64]
+    values: pd.Series
+
+    @classmethod
+    def of(cls, column: pd.Series) -> "_Codes":
+        """Return the codes of a column."""
+        codes, values = pd.factorize(column, use_na_sentinel=False)
+        return cls(codes, pd.Series(values))
+
+    def rows(self, of_values: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return something of each value for each row."""
+        return np.asarray(of_values)[self.of_row]
+
+
 def _check_keys(config: Mapping[str, Any], samples: TableRows, examples: pd.DataFrame) -> None:
     """Check that each sample has a key of its own, of a measured row and a donor of
     ``examples.parquet``.
     """
-    frame = samples.frame
     base = examples[examples["role"] == "base"]
-    keys = {column: _codes_of(frame[column]) for column in (*CELL, "question_id", "cluster")}
+    keys: dict[str, _Codes] = {}
+    for column in (*CELL, "question_id", "cluster"):
+        keys[column] = _Codes.of(samples.frame[column])
+    _check_known_values(config, samples, keys)
+    _check_rows(samples, keys, base)
+    _check_donors(samples, keys["donor_id"], base)
+    samples.check(
+        "example_id",
+        _join_codes([keys[column] for column in CELL]).duplicated(),
+        f"is there twice with the same {', '.join(CELL[1:])}",
+    )
 
-    def check(column: str, is_known: npt.ArrayLike, problem: str) -> None:
-        samples.check(column, ~np.asarray(is_known, dtype=bool)[keys[column][0]], problem)
 
+def _check_known_values(
+    config: Mapping[str, Any], samples: TableRows, keys: Mapping[str, _Codes]
+) -> None:
+    """Check anchors and layers against the arguments, and that names are texts."""
     for column in ("anchor", "layer"):
-        check(
-            column,
-            np.isin(keys[column][1], config[f"{column}s"]),
-            "not measured, by config of run.json",
-        )
+        is_known = np.isin(keys[column].values, config[f"{column}s"])
+        problem = "not measured, by config of run.json"
+        samples.check(column, ~keys[column].rows(is_known), problem)
     for column in ("control", "metric", "question_id"):
-        check(column, pd.Series(keys[column][1]).notna(), "must be a text")
-    question_of = dict(zip(base["example_id"], base["question_id"], strict=True))
-    rows = pd.Series(keys["example_id"][1]).astype(object)
-    questions = pd.Series(keys["question_id"][1]).astype(object)
-    check("example_id", rows.isin(question_of), "not a measured row of examples.parquet")
-    if lacking := sorted(set(question_of) - set(rows)):
+        is_text = keys[column].values.notna()
+        samples.check(column, ~keys[column].rows(is_text), "must be a text")
+
+
+def _check_rows(samples: TableRows, keys: Mapping[str, _Codes], base: pd.DataFrame) -> None:
+    """Check that samples are those of the measured rows, with their questions and clusters."""
+    ids = keys["example_id"]
+    measured = base.set_index("example_id")
+    is_known = ids.values.astype(object).isin(measured.index)
+    samples.check("example_id", ~ids.rows(is_known), "not a measured row of examples.parquet")
+    if lacking := sorted(set(measured.index) - set(ids.values)):
         raise _refusal(
             samples.file,
             f"it has no sample of example_id={lacking[0]!r}, which examples.parquet has as"
             " measured",
         )
-    number = {question: i for i, question in enumerate(questions)}
-    wanted = np.array([number.get(question_of[row], -1) for row in rows])
-    other = wanted[keys["example_id"][0]] != keys["question_id"][0]
-    samples.check("question_id", other, "examples.parquet has another one for this row")
-    cluster_of = dict(zip(base["example_id"], base["cluster"].fillna(""), strict=True))
-    clusters = pd.Series(keys["cluster"][1]).astype(object).fillna("")
-    cluster_number = {cluster: i for i, cluster in enumerate(clusters)}
-    own = np.array([cluster_number.get(cluster_of.get(row, ""), -1) for row in rows])
-    other = own[keys["example_id"][0]] != keys["cluster"][0]
-    samples.check("cluster", other, "examples.parquet has another one for this row")
-    # Draws of a placebo probe are named in the column of donors too.
+    for column in ("question_id", "cluster"):
+        found = keys[column].values.astype(object).fillna("")
+        code_of = {value: code for code, value in enumerate(found)}
+        expected = measured[column].fillna("").to_dict()
+        expected_codes = [code_of.get(expected[row], -1) for row in ids.values]
+        is_other = ids.rows(expected_codes) != keys[column].of_row
+        samples.check(column, is_other, "examples.parquet has another one for this row")
+
+
+def _check_donors(samples: TableRows, donor_ids: _Codes, base: pd.DataFrame) -> None:
+    """Check that donors are those of measured rows; a draw of a placebo probe is in the column of
+    donors too.
+    """
     donors: set[str] = set()
     for names in base["donor_ids"]:
         donors |= set(map(str, names))
-    donor_ids = pd.Series(keys["donor_id"][1]).astype(object)
-    is_draw = (frame["control"] == SHUFFLED).to_numpy(dtype=bool)
-    unknown = ~(donor_ids.isin(donors) | donor_ids.isna()).to_numpy()[keys["donor_id"][0]]
+    is_known = donor_ids.values.astype(object).isin(donors) | donor_ids.values.isna()
+    is_draw = (samples.frame["control"] == SHUFFLED).to_numpy(dtype=bool)
     samples.check(
-        "donor_id", unknown & ~is_draw, "not a donor of a measured row of examples.parquet"
-    )
-    cells = _join_codes([keys[column] for column in CELL])
-    samples.check(
-        "example_id",
-        pd.Series(cells).duplicated(),
-        f"is there twice with the same {', '.join(CELL[1:])}",
+        "donor_id",
+        ~donor_ids.rows(is_known) & ~is_draw,
+        "not a donor of a measured row of examples.parquet",
     )
 
 
-def _codes_of(column: pd.Series) -> tuple[npt.NDArray[np.int64], pd.Index]:
-    """Return the codes of a column's rows and their values, of which null is one."""
-    return pd.factorize(column, use_na_sentinel=False)
-
-
-def _join_codes(keys: Sequence[tuple[npt.NDArray[np.int64], Any]]) -> npt.NDArray[np.int64]:
-    """Return one number for each combination of codes; ``keys``: codes of the rows and their
-    values, of each column.
-    """
-    joined = np.zeros(len(keys[0][0]), dtype=np.int64)
-    for codes, values in keys:
-        joined = joined * len(values) + codes
-    return joined
+def _join_codes(columns: Sequence[_Codes]) -> pd.Series:
+    """Return one number of each row for its combination of codes."""
+    joined = np.zeros(len(columns[0].of_row), dtype=np.int64)
+    for column in columns:
+        joined = joined * len(column.values) + column.of_row
+    return pd.Series(joined)
 
 
 def _check_values(config: Mapping[str, Any], samples: TableRows, examples: pd.DataFrame) -> None:
@@ -309,8 +335,8 @@ def _check_logits(config: Mapping[str, Any], samples: TableRows) -> None:
 def _check_flips(samples: TableRows) -> None:
     """Check that each sample of a flip tells whether P of the same cell crosses 0.5."""
     frame = samples.frame
-    factors = [_codes_of(frame[name]) for name in CELL if name != "metric"]
-    key = _join_codes(factors)
+    columns = [_Codes.of(frame[name]) for name in CELL if name != "metric"]
+    key = _join_codes(columns).to_numpy()
     rows = {name: np.flatnonzero(frame["metric"] == name) for name in (P, FLIP)}
     order = {name: own[np.argsort(key[own], kind="stable")] for name, own in rows.items()}
     if len(order[P]) != len(order[FLIP]) or (key[order[P]] != key[order[FLIP]]).any():

@@ -143,15 +143,22 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Memory limits of a sweep; ``table``: number of rows of samples; ``kept``: bytes of stored
-    states.
+    """Memory limits of a sweep.
+
+    Attributes:
+        engine: Engine of the sweep.
+        max_memory: Bytes that the sweep may take beside the model. If None, passes may take half
+            of the free memory.
+        batch_size: Rows of a pass. If None, as many as fit.
+        n_sample_rows: Number of rows of the samples.
+        stored_bytes: Bytes of stored states.
     """
 
     engine: Engine
     max_memory: int | None
     batch_size: int | None
-    table: int
-    kept: int = 0
+    n_sample_rows: int
+    stored_bytes: int = 0
 
     @property
     def budget(self) -> int:
@@ -159,11 +166,11 @@ class MemoryBudget:
         states and tables.
         """
         total = (
-            self.max_memory - _ROW_BYTES * self.table
+            self.max_memory - _ROW_BYTES * self.n_sample_rows
             if self.max_memory
             else free_memory(self.engine.adapter.devices) // 2
         )
-        return total - self.kept - self.engine.adapter.shape.peak_weight_bytes
+        return total - self.stored_bytes - self.engine.adapter.shape.peak_weight_bytes
 
     def rows(self, width: int, lanes: int = 0) -> int:
         """Return the maximum number of rows of ``width`` tokens in a pass; ``lanes``: windows of
@@ -197,8 +204,11 @@ class MemoryBudget:
 
         Raise InputError if beyond ``max_memory``.
         """
-        kept = self.kept + self.engine.adapter.shape.peak_weight_bytes
-        peak = max(passes + _ROW_BYTES * self.table, _ORDERED_BYTES * self.table) + kept
+        kept = self.stored_bytes + self.engine.adapter.shape.peak_weight_bytes
+        peak = (
+            max(passes + _ROW_BYTES * self.n_sample_rows, _ORDERED_BYTES * self.n_sample_rows)
+            + kept
+        )
         if self.max_memory is not None and peak > self.max_memory:
             raise InputError(
                 f"max_memory={ByteSize(self.max_memory).human_readable(decimal=True)}: with the"
@@ -210,7 +220,7 @@ class MemoryBudget:
 
     def _other_terms(self, size: int) -> dict[str, int]:
         """Return the terms of a peak beside the passes, ``size`` bytes together."""
-        kept = {"stored states": self.kept}
+        kept = {"stored states": self.stored_bytes}
         kept["streamed layers"] = self.engine.adapter.shape.peak_weight_bytes
         every = {"samples": size - sum(kept.values())} | kept
         return {name: size for name, size in every.items() if size}
@@ -222,7 +232,7 @@ class MemoryBudget:
         rows: int,
         cells: int,
         flops: float,
-        most: int,
+        largest_pass: int,
         width: int,
         checks: int | None,
         n_passes: int | None = None,
@@ -237,12 +247,12 @@ class MemoryBudget:
             rows: Number of measured rows.
             cells: Number of cells.
             flops: Floating-point operations without spot checks.
-            most: Bytes of the largest pass.
+            largest_pass: Bytes of the largest pass.
             width: Tokens of the longest row.
             checks: Number of checked cells; if None, as many as take a fixed share of the work.
             n_passes: Number of times that the batches read all weights; if None, one per batch.
             more_passes: Full forward passes beside those of the batches.
-            terms: Terms of ``most`` by name; None if there is one.
+            terms: Terms of ``largest_pass`` by name; None if there is one.
             n_pairs: Number of different rows with their donors; if None, ``rows``.
         """
         engine, adapter = self.engine, self.engine.adapter
@@ -250,16 +260,17 @@ class MemoryBudget:
             share = int(_CHECK_SHARE * flops / rows_flops(adapter.shape, _CHECK_ROWS, width))
             checks = min(_MOST_CHECKS, max(_LEAST_CHECKS, share))
         flops += rows_flops(adapter.shape, _CHECK_ROWS * checks, width)
-        terms = {"pass": most} if terms is None else dict(terms)
+        terms = {"pass": largest_pass} if terms is None else dict(terms)
         if checks:
             # Half of the cells are checked after the first batches, if there are others.
             is_alone = (n_passes or len(sizes)) == 1
             cells_at_once = min(checks if is_alone else checks - checks // 2, _CHECKED_AT_ONCE)
             together = rows_bytes(adapter.shape, check_rows(cells_at_once, n_pairs or rows), width)
             own = max(rows_bytes(adapter.shape, 1, width), min(together, self.budget))
-            if own > most:
-                most, terms = own, {FULL_PASSES: own}
-        peak = self.peak(most)
+            if own > largest_pass:
+                largest_pass = own
+                terms = {FULL_PASSES: own}
+        peak = self.peak(largest_pass)
         seconds = estimate_seconds(adapter.shape, adapter.device, flops)
         plan = SweepPlan(
             engine=engine.name,
@@ -270,11 +281,11 @@ class MemoryBudget:
             flops=flops,
             seconds=seconds,
             peak_bytes=peak,
-            pass_bytes=most,
+            pass_bytes=largest_pass,
             max_memory=self.max_memory,
             n_devices=len(adapter.devices),
             checks=checks,
-            memory=terms | self._other_terms(peak - most),
+            memory=terms | self._other_terms(peak - largest_pass),
         )
         streamed = adapter.shape.streamed
         if streamed is None:
@@ -388,10 +399,12 @@ class MallocTrimmer:
 
     def __init__(self, device: torch.device, allowed: int) -> None:
         self._trim = _malloc_trim() if device.type == "cpu" and _STATM.exists() else None
-        self._most = self._full = (0 if self._trim is None else _anonymous()) + int(_FULL * allowed)
+        held = 0 if self._trim is None else _anonymous()
+        self._most = held + int(_FULL * allowed)
+        self._full = self._most
         self._step = allowed // 16
 
-    def look(self) -> None:
+    def trim(self) -> None:
         """Return freed memory to the system if the process holds too much; takes microseconds, so
         call it often.
         """

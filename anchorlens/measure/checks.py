@@ -10,7 +10,7 @@ the first cell, as in TransformerLens. Their values are kept, and show what the 
 patched logits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -43,6 +43,9 @@ from anchorlens.models.shape import Shape
 T = TypeVar("T")
 
 
+EQUAL, ROUNDING, DIFFERS = "equal", "rounding", "differs"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparedCell(Generic[T]):
     """Values of one cell from both engines.
@@ -60,28 +63,21 @@ class ComparedCell(Generic[T]):
     exact: Float[Tensor, "value"]
     is_rounding: Callable[[], bool] | None = None
 
+    def classify(self, is_close: Callable[[Tensor, Tensor], bool]) -> str:
+        """Return ``equal`` if the values are close, ``rounding`` if rounding explains their
+        difference, else ``differs``.
 
-def find_differences(
-    cells: Iterable[ComparedCell[T]],
-    is_close: Callable[[Float[Tensor, "value"], Float[Tensor, "value"]], bool],
-    on_rounding: Callable[[ComparedCell[T]], object] = lambda _: None,
-) -> Iterator[ComparedCell[T]]:
-    """Yield the cells whose values differ by more than a tolerance and rounding explain; call
-    ``on_rounding`` for each cell in which rounding explains it.
-
-    Examples:
-        >>> import torch
-        >>> one = ComparedCell(cell="a", found=torch.zeros(1), exact=torch.ones(1))
-        >>> [each.cell for each in find_differences([one], torch.equal)]
-        ['a']
-    """
-    for one in cells:
-        if is_close(one.found, one.exact):
-            continue
-        if one.is_rounding is not None and one.is_rounding():
-            on_rounding(one)
-        else:
-            yield one
+        Examples:
+            >>> import torch
+            >>> one = ComparedCell(cell="a", found=torch.zeros(1), exact=torch.ones(1))
+            >>> one.classify(torch.equal)
+            'differs'
+        """
+        if is_close(self.found, self.exact):
+            return EQUAL
+        if self.is_rounding is not None and self.is_rounding():
+            return ROUNDING
+        return DIFFERS
 
 
 # Allowed difference of the evidence, relative to the size of the activations. Measured with SmolLM2
@@ -207,8 +203,8 @@ def choose_cells(
     cells: Sequence[Index],
     changed: Sequence[Index],
     *,
-    work: float,
-    one: float,
+    grid_flops: float,
+    pass_flops: float,
     n_tokens: int,
 ) -> list[Index]:
     """Choose the cells to check: the first, the last that changes something, one that changes
@@ -219,23 +215,24 @@ def choose_cells(
     Args:
         cells: Cells of the grid.
         changed: Cells that the cone engine computes.
-        work: Floating-point operations of the grid.
-        one: Floating-point operations of one full forward pass.
+        grid_flops: Floating-point operations of the grid.
+        pass_flops: Floating-point operations of one full forward pass.
         n_tokens: Tokens of one full forward pass.
     """
-    n = max(_LEAST, _CHEAP // n_tokens, int(_SHARE * work / one))
+    n = max(_LEAST, _CHEAP // n_tokens, int(_SHARE * grid_flops / pass_flops))
     rng = Random(0)
     drawn = rng.sample(changed, len(changed)) if changed else []
     chosen = dict.fromkeys([cells[0], *changed[-1:]])
-    rest = set(changed)
-    still = [cell for cell in cells if cell not in rest]
-    if still and cells[0] in rest:
-        chosen[rng.choice(still)] = None
+    is_changed = set(changed)
+    unchanged = [cell for cell in cells if cell not in is_changed]
+    if unchanged and cells[0] in is_changed:
+        chosen[rng.choice(unchanged)] = None
     for other_layers in (True, False):
         for cell in drawn:
             if len(chosen) >= min(n, _MOST):
                 break
-            if not other_layers or cell[0] not in {one[0] for one in chosen}:
+            layers = {index[0] for index in chosen}
+            if not other_layers or cell[0] not in layers:
                 chosen[cell] = None
     return list(chosen)
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchorlens.constants import SITES
 from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
 from anchorlens.engine.cone import LANDED, ConeEngine
@@ -28,12 +29,13 @@ from anchorlens.engine.rounding_noise import TIMES_NOISE, is_half
 from anchorlens.errors import AnchorlensError, InputError
 from anchorlens.measure.budget import OomSplitter
 from anchorlens.measure.checks import (
+    DIFFERS,
+    ROUNDING,
     CheckedCell,
     CheckedRun,
     ComparedCell,
     choose_cells,
     count_together,
-    find_differences,
 )
 from anchorlens.measure.grid_cells import (
     Cache,
@@ -48,7 +50,7 @@ from anchorlens.measure.grid_cells import (
 )
 from anchorlens.measure.patch_plan import join_passes
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import SITES, LensModel
+from anchorlens.models.adapter import LensModel
 from anchorlens.models.devices import free_memory
 from anchorlens.prompts.batches import TokenBatch
 from anchorlens.warn import warn
@@ -221,12 +223,16 @@ def _measure_first(
     shape = adapter.shape
     n_rows, n_pos = request.tokens.shape
     pass_flops = n_pos * shape.n_layers * shape.block_flops + 2.0 * shape.d_model * shape.d_vocab
-    work = 0.0
+    grid_flops = 0.0
     for layer, *place in differing:
         n_tokens = n_rows * (n_pos - grid.first(tuple(place)))
-        work += n_tokens * (shape.n_layers - layer) * shape.block_flops
+        grid_flops += n_tokens * (shape.n_layers - layer) * shape.block_flops
     chosen = choose_cells(
-        cells, differing, work=work, one=n_rows * pass_flops, n_tokens=request.tokens.numel()
+        cells,
+        differing,
+        grid_flops=grid_flops,
+        pass_flops=n_rows * pass_flops,
+        n_tokens=request.tokens.numel(),
     )
 
     def after_first(value: Tensor) -> bool:
@@ -399,11 +405,12 @@ class _GridPasses:
             is_equal = (found == exact) | (found.isnan() & exact.isnan())
             return bool((is_within | is_equal).all())
 
-        def count_step(one: ComparedCell[Index | None]) -> None:
-            self.n_steps += one.cell is not None
-
-        cells = self._cells_to_compare(values, checked, is_close)
-        for one in find_differences(cells, is_close, count_step):
+        for one in self._cells_to_compare(values, checked, is_close):
+            outcome = one.classify(is_close)
+            if outcome == ROUNDING and one.cell is not None:
+                self.n_steps += 1
+            if outcome != DIFFERS:
+                continue
             exact, found = _format(one.exact), _format(one.found)
             if one.cell is None:
                 raise NotMeasured(f"the unpatched metric is {exact}, on the cone engine {found}")

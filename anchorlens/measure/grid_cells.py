@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
@@ -18,7 +19,7 @@ from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import halves
 from anchorlens.measure.patch_plan import SizedPass, is_wide
-from anchorlens.models.adapter import HEAD_SITES, Adapter, LensModel
+from anchorlens.models.adapter import Adapter, LensModel
 from anchorlens.prompts.batches import TokenBatch
 
 Index: TypeAlias = tuple[int, ...]

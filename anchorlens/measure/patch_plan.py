@@ -306,7 +306,7 @@ def plan_swaps(
         rows=len({pair.base.id for pair in pairs}),
         cells=cells,
         flops=flops,
-        most=sum(terms.values()),
+        largest_pass=sum(terms.values()),
         terms=terms,
         width=width,
         checks=checks,

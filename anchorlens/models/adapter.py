@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from anchorlens.constants import BACKENDS
+from anchorlens.constants import BACKENDS, HEAD_SITES, SITES
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.blocks import Blocks
@@ -111,11 +111,9 @@ def patching_result_class() -> Any:
     return getattr(transformer_lens.patching, "PatchingResult", None)
 
 
-_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
-SITES = {name: f"blocks.{{layer}}.hook_{name}" for name in _SITES}
+SITE_HOOKS = {name: f"blocks.{{layer}}.hook_{name}" for name in SITES}
 # Sites with a head axis: [example pos head d_head], ``pattern`` [example head query key].
-_HEAD_SITES = ("z", "q", "k", "v", "pattern")
-HEAD_SITES = {name: f"blocks.{{layer}}.attn.hook_{name}" for name in _HEAD_SITES}
+HEAD_SITE_HOOKS = {name: f"blocks.{{layer}}.attn.hook_{name}" for name in HEAD_SITES}
 
 # Name of a hook point, and the function of (value, hook point) that is applied to its value.
 Hook: TypeAlias = tuple[str, Callable[[Tensor, Any], Tensor]]
@@ -187,7 +185,7 @@ class Adapter(ABC):
         """
         hooks = self.model.hook_dict
         found: list[str] = []
-        for name, hook in SITES.items():
+        for name, hook in SITE_HOOKS.items():
             # Blocks without an MLP have the hook of its output, but it never fires.
             fires = name != "mlp_out" or self.shape.d_mlp
             if fires and all(hook.format(layer=i) in hooks for i in range(self.n_layers)):
@@ -203,15 +201,17 @@ class Adapter(ABC):
         if isinstance(site, str):
             if site == "pattern":
                 return self.attention_hook(layer, site)
-            if site in HEAD_SITES and HEAD_SITES[site].format(layer=layer) in self.model.hook_dict:
-                return HEAD_SITES[site].format(layer=layer)
+            if site in HEAD_SITES:
+                head_hook = HEAD_SITE_HOOKS[site].format(layer=layer)
+                if head_hook in self.model.hook_dict:
+                    return head_hook
             if site not in self.sites:
                 hint = "" if site in SITES else " " + did_you_mean(site, (*SITES, *HEAD_SITES))
                 raise InputError(
                     f"site={site!r}: not in this model. Known: {', '.join(self.sites)}.{hint}",
                     argument="site",
                 )
-            return SITES[site].format(layer=layer)
+            return SITE_HOOKS[site].format(layer=layer)
         site_name(site)
         name = call_user_function("site", site, layer=layer)
         if not isinstance(name, str) or name not in self.model.hook_dict:

@@ -35,7 +35,7 @@ from anchorlens.engine.edges.hooked_inputs import HookedInputs
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.measure.grid_cells import Cache, NotMeasured, read_activation
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import HEAD_SITES, LensModel, is_bridge
+from anchorlens.models.adapter import HEAD_SITE_HOOKS, LensModel, is_bridge
 from anchorlens.models.bridge.blocks import recurrent_parts
 from anchorlens.patching.generic import (
     Metric,
@@ -202,7 +202,7 @@ class _DirectPaths:
         """
         hooks = self._model.hook_dict
         for layer in range(first, self._adapter.n_layers):
-            names = [HEAD_SITES[site].format(layer=layer) for site in ("z", *ATTENTION_INPUTS)]
+            names = [HEAD_SITE_HOOKS[site].format(layer=layer) for site in ("z", *ATTENTION_INPUTS)]
             recurrent: list[str] = []
             if is_bridge(self._model):
                 recurrent = recurrent_parts(self._model.blocks[layer])

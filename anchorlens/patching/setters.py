@@ -11,7 +11,8 @@ from typing import TypeAlias
 import pandas as pd
 from torch import Tensor
 
-from anchorlens.models.adapter import HEAD_SITES, SITES, LensModel
+from anchorlens.constants import HEAD_SITES, SITES
+from anchorlens.models.adapter import LensModel
 
 PatchSetter: TypeAlias = Callable[[Tensor, Sequence[int], Tensor], Tensor]
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from anchorlens.statistics.bands import shrink_auc
 from anchorlens.statistics.resamples import Resamples
 
 Array = npt.NDArray[np.float64]
@@ -64,7 +65,7 @@ class ValidationRows:
         read = _draws(tuple(self.question_ids)).aucs(self._log_odds(fit)[None], self.y)
         auc = float(read.value[0])
         n = len(set(self.question_ids))
-        inside = (auc * n + 0.5) / (n + 1)  # away from 0 and 1, where the error would be 0
+        inside = float(shrink_auc(read.value[:1], n)[0])  # at 0 and 1 the error would be 0
         binomial = float(np.sqrt(inside * (1 - inside) / n))
         return auc, max(float(np.nanstd(read.draws)), 0.5 * binomial)
 

@@ -87,7 +87,7 @@ def names_of(results: Sequence[SweepResult]) -> list[str]:
     told apart by the settings that differ.
     """
     plain = [f"{kind_of(one)}: {one.model} on {one.dataset}" for one in results]
-    settings = settings_of(results)
+    settings = distinguishing_settings(results)
     return [f"{name} ({own})" if own else name for name, own in zip(plain, settings, strict=True)]
 
 
@@ -105,7 +105,7 @@ def colours_of(
     return {anchor: [colour, lighten(colour)] for anchor, colour in found.items()}
 
 
-def settings_of(results: Sequence[SweepResult]) -> list[str]:
+def distinguishing_settings(results: Sequence[SweepResult]) -> list[str]:
     """Return the settings that tell each sweep from others of the same protocol, model and data
     set, as few as are enough; empty where there is no other.
     """
@@ -182,7 +182,7 @@ def tables_of(results: Sequence[SweepResult]) -> list[Table]:
     tables: list[Table] = []
     for group in groups.values():
         caption, frame = group[0].protocol.table(group)
-        settings = settings_of(group)
+        settings = distinguishing_settings(group)
         if any(settings):
             parts = [one.protocol.table([one])[1] for one in group]
             for part, text in zip(parts, settings, strict=True):
@@ -236,7 +236,7 @@ def count_drops(results: Sequence[SweepResult]) -> Table:
     return Table(rows, columns)
 
 
-def facts_of(result: SweepResult) -> dict[str, dict[str, str]]:
+def provenance_by_section(result: SweepResult) -> dict[str, dict[str, str]]:
     """Return the provenance by section."""
     record = result.record
     shown = ("config", "model", "data", "plan", "checks", "noise", "counts", "environment")

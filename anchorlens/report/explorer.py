@@ -98,16 +98,18 @@ def contents(sweep: SweepResult) -> dict[str, Any]:
         .query("role == 'base'")
         .set_index("example_id")["positions"]
     )
+    shown: list[dict[str, Any]] = []
     for row in rows:
         positions = parse_positions(row["id"], base[row["id"]], len(row["tokens"]))
-        row["places"] = _places(positions, row["curves"], row.pop("marks"))
-        row["answer_tokens"] = row["places"].pop("", [])
+        places = _places(positions, row["curves"], row["marks"])
+        values = {name: value for name, value in row.items() if name != "marks"}
+        shown.append(values | {"answer_tokens": places.pop("", []), "places": places})
     (name,) = names_of([sweep])
     colours = colours_of(sweep, sweep.anchors, [sweep.dataset])
     return {
         "heading": name,
         "layers": list(sweep.layers),
-        "rows": rows,
+        "rows": shown,
         # A curve of the explorer has no legend beside it, so that its hue must be plain.
         "colours": {anchor: [darken(light), dark] for anchor, (light, dark) in colours.items()},
     }

@@ -154,7 +154,7 @@ def _summary_of(result: SweepResult, name: str) -> dict[str, Any]:
         "findings": result.findings,
         "table": contents.findings_table(result.findings),
         "settings": result.protocol.settings(result),
-        "facts": contents.facts_of(result),
+        "facts": contents.provenance_by_section(result),
         "command": contents.command_of(result),
         "n": len(result.example_ids),
     }

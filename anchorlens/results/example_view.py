@@ -1,7 +1,7 @@
 """Rows of a sweep as plain values: tokens, their roles, and the effect of the row by layer."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
@@ -26,7 +26,25 @@ ROLES = {
 _BESIDE = (*NULL_CONTROLS.values(), RANDOM, "other_question")
 _LABELS = ("true", "false")
 
-Row = dict[str, Any]
+
+class Row(TypedDict):
+    """Measured row of a sweep as plain values, for figures and reports."""
+
+    id: str
+    question: str
+    answer: str
+    label: str  # "true" or "false"; empty if the answer has no label
+    tokens: list[str]
+    marks: dict[str, list[int]]  # role of a token -> positions
+    metric: str  # leading metric of the sweep: "P", or its name
+    change: str  # name of the effect
+    unit: str  # unit of the effect
+    curves: dict[str, list[float | None]]  # name -> effect at each layer; None if not measured
+    peak: float  # largest |effect| of the anchors, with its sign
+    at: int  # layer of the peak
+    place: str  # anchor of the peak
+    before: float  # metric of the clean run at that layer
+    pathway: str  # pathway at that layer
 
 
 def example_rows(
@@ -46,12 +64,7 @@ def example_rows(
         ids: Ids of the rows to return. If None, all rows.
 
     Returns:
-        For each row: ``id question answer label tokens``; ``marks`` (role -> positions); ``metric``
-        (leading metric of the sweep: ``P`` or its name), ``change`` (name of its effect) and
-        ``unit`` (of the effect); ``curves`` (name -> effect at each layer, averaged over donors;
-        None if not measured); ``peak`` (largest |effect| of the anchors); ``at`` and ``place`` (its
-        layer and anchor); ``before`` and ``pathway`` (metric of the clean run, and the pathway at
-        that layer).
+        The rows, in the order of the inputs; effects are averaged over donors.
     """
     base = examples[examples["role"] == "base"]
     base = base if ids is None else base[base["example_id"].isin(list(ids))]
@@ -92,8 +105,8 @@ def example_rows(
     for record in records:
         row_id = record["example_id"]
         if row_id in first:
-            row = _row(record, anchors, layers, curves[row_id], first[row_id])
-            rows.append(row | of_metric)
+            row = _row(record, anchors, layers, curves[row_id], first[row_id], of_metric)
+            rows.append(row)
     return rows
 
 
@@ -108,6 +121,7 @@ def _row(
     layers: Sequence[int],
     curves: dict[str, list[float | None]],
     before: Mapping[Any, Mapping[Any, Any]],
+    of_metric: Mapping[str, str],
 ) -> Row:
     points: list[tuple[float, int, str]] = []
     for anchor in anchors:
@@ -131,6 +145,9 @@ def _row(
         "peak": peak,
         "at": at,
         "place": place,
+        "metric": of_metric["metric"],
+        "change": of_metric["change"],
+        "unit": of_metric["unit"],
     }
 
 

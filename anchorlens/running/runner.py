@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,32 @@ _OTHER_INPUTS = (
     " machines of one kind, or discard the stored shards with restart=True."
 )
 Shard = tuple[pd.DataFrame, dict[str, Any]]
-"""Rows of the samples, and notes that :meth:`Runner.finish` reads."""
+"""Rows of the samples, and :class:`ShardNotes` as JSON values, that :meth:`Runner.finish` reads."""
+
+
+@dataclass(kw_only=True)
+class ShardNotes:
+    """Notes of a shard beside its rows.
+
+    Attributes:
+        inputs: Hash of the inputs that were drawn.
+        first: Number of rows of the first batch, which are checked with it; 0 in other shards.
+        gaps: Differences of its checked cells from full forward passes.
+        checked: Number of cells that were checked.
+        known: Number of cells that were compared with a value that is known beforehand.
+        steps: Number of checked cells whose metric moved by a step.
+        splits: Number of units that were split for memory.
+        work: Work of the shard.
+    """
+
+    inputs: str
+    first: int = 0
+    gaps: list[float] = field(default_factory=list)
+    checked: int = 0
+    known: int = 0
+    steps: int = 0
+    splits: int = 0
+    work: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,15 +310,8 @@ class LocalRunner(Runner):
             units = self._plan.shards[number]
             memory = self._plan.memory
             splits = memory.splits
-            frames = []
-            notes: dict[str, Any] = {
-                "first": 0,
-                "gaps": [],
-                "checked": 0,
-                "known": 0,
-                "steps": 0,
-                "inputs": self._inputs,
-            }
+            frames: list[pd.DataFrame] = []
+            notes = ShardNotes(inputs=self._inputs, work=sum(unit.work for unit in units))
             self._engine.reset(self._context.prefix)
             measure = partial(
                 self._protocol.measure,
@@ -305,29 +323,26 @@ class LocalRunner(Runner):
             for unit in units:
                 parts = memory.measure_or_split(measure, unit)
                 frames.append(pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0])
-                if (
-                    number == 0
-                    and len(frames) == 1
-                    and not frames[0].empty
-                    and isinstance(self._protocol, Recheckable)
-                ):
-                    checker = self._spot_checker()
-                    bar.enter("checks")
-                    checker.check_first(frames[0], alone=len(self._plan.units) == 1)
-                    bar.enter("")
-                    notes |= {
-                        "first": len(frames[0]),
-                        "gaps": list(checker.gaps),
-                        "checked": checker.cells,
-                        "known": checker.known,
-                        "steps": checker.steps,
-                    }
+                if number == 0 and len(frames) == 1:
+                    self._check_first_batch(frames[0], notes, bar)
             frames = [frame for frame in frames if len(frame)]
             whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-            return whole, notes | {
-                "splits": memory.splits - splits,
-                "work": sum(unit.work for unit in units),
-            }
+            notes.splits = memory.splits - splits
+            return whole, asdict(notes)
+
+    def _check_first_batch(self, samples: pd.DataFrame, notes: ShardNotes, bar: Progress) -> None:
+        """Check cells of the first batch, before hours are spent on the others."""
+        if samples.empty or not isinstance(self._protocol, Recheckable):
+            return
+        checker = self._spot_checker()
+        bar.enter("checks")
+        checker.check_first(samples, alone=len(self._plan.units) == 1)
+        bar.enter("")
+        notes.first = len(samples)
+        notes.gaps = list(checker.gaps)
+        notes.checked = checker.cells
+        notes.known = checker.known
+        notes.steps = checker.steps
 
     @override
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
@@ -354,7 +369,7 @@ class LocalRunner(Runner):
                 bar.enter("checks")
                 checker.check_rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
-            self._heap.look()
+            self._heap.trim()
             details = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
             where = environment(self._adapter.devices, self._command)
             others: list[Any] = []
@@ -391,14 +406,14 @@ class LocalRunner(Runner):
             self._fitted = True
 
     def _on_work(self, bar: Progress, work: float) -> None:
-        self._heap.look()
+        self._heap.trim()
         if work:
             if bar.phase == _FIRST_PHASE:
                 bar.enter("")
             bar.advance(work)
 
     def _spot_checker(self) -> SpotChecker:
-        self._heap.look()
+        self._heap.trim()
         return SpotChecker(
             protocol=self._protocol,
             ready=self._ready,

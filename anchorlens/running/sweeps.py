@@ -1,7 +1,7 @@
 """Build the functions ``NAME_sweep(model, data, ...)`` from the specifications of the protocols."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
 
@@ -32,7 +32,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result", bound=SweepResult)
 
 # Arguments beside the specification: type, default and help. They affect no number.
-_KEPT: dict[str, tuple[Any, Any, str]] = {
+_RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "out": (
         "str | os.PathLike[str] | None",
         None,
@@ -78,47 +78,61 @@ def make_sweep_function(
         if args:
             raise InputError(
                 f"{name} takes keyword arguments after model and data, such as"
-                f" {next(iter(made.arguments()))}=..."
+                f" {next(iter(spec_class.arguments()))}=..."
             )
-        made.check_names(kwargs, [*made.arguments(), *_KEPT])
-        kept: dict[str, Any] = {name: kwargs.pop(name) for name in _KEPT if name in kwargs}
-        one = spec(*args, **kwargs)
-        each = one.each_direction()
-        if len(each) == 1 and not any(value not in (None, False) for value in kept.values()):
-            done = run_sweep(LocalRunner(protocol, model, data, one), one)
-        else:
-            given = {name: kept.get(name, default) for name, (_, default, _) in _KEPT.items()}
-            out = given.pop("out")
-            if out is None and given["overwrite"]:
-                raise InputError(
-                    "overwrite=True needs a run directory. Give out=.", argument="overwrite"
-                )
+        spec_class.check_names(kwargs, [*spec_class.arguments(), *_RUN_OPTIONS])
+        options = {name: kwargs.pop(name) for name in _RUN_OPTIONS if name in kwargs}
+        specification = spec(*args, **kwargs)
+        directions = specification.each_direction()
+        is_stored = any(value not in (None, False) for value in options.values())
+        if is_stored or len(directions) > 1:
+            return _run_stored(protocol, model, data, directions, options)
+        found = run_sweep(LocalRunner(protocol, model, data, specification), specification)
+        assert isinstance(found, result)  # declared by the protocol
+        return found
 
-            def prepare(check_models: bool) -> list[Step]:  # noqa: ARG001 - checked when loaded
-                loaded = protocol.source.load(data, one.seed)
-                return [(protocol, model, loaded, single) for single in each]
-
-            outcome = Outcome(0, None)
-            try:
-                run_steps(prepare, [model], Loading(), out, done=outcome, **given)
-            except KeyboardInterrupt:
-                # What is kept, in place of the thirty lines of where it stopped.
-                raise KeyboardInterrupt(f"Stopped. {outcome.kept}") from None
-            if outcome.job is not None and out is not None:
-                return status_of(out)
-            if len(each) > 1:
-                return BothDirections.of(outcome.results)
-            (done,) = outcome.results
-        assert isinstance(done, result)  # declared by the protocol
-        return done
-
-    made = protocol.spec
+    spec_class = protocol.spec
     sweep.__name__ = sweep.__qualname__ = name
     sweep.__module__ = type(protocol).__module__
-    sweep.__doc__ = _documented(made, protocol)
-    signature = _signature_of(made, result)
+    sweep.__doc__ = _make_docstring(spec_class, protocol)
+    signature = _signature_of(spec_class, result)
     sweep.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     return sweep
+
+
+def _run_stored(
+    protocol: Measurement[Any, Any, Any],
+    model: Any,
+    data: Any,
+    directions: Sequence[Specification],
+    options: Mapping[str, Any],
+) -> Any:
+    """Measure both directions, or a sweep with a run directory, a job or an executor.
+
+    Returns:
+        The result, those of both directions, or the status of the run after a job.
+    """
+    every = {name: options.get(name, default) for name, (_, default, _) in _RUN_OPTIONS.items()}
+    out = every.pop("out")
+    if out is None and every["overwrite"]:
+        raise InputError("overwrite=True needs a run directory. Give out=.", argument="overwrite")
+
+    def prepare(check_models: bool) -> list[Step]:  # noqa: ARG001 - checked when loaded
+        loaded = protocol.source.load(data, directions[0].seed)
+        return [(protocol, model, loaded, specification) for specification in directions]
+
+    outcome = Outcome(0, None)
+    try:
+        run_steps(prepare, [model], Loading(), out, done=outcome, **every)
+    except KeyboardInterrupt:
+        # What is kept, in place of the thirty lines of where it stopped.
+        raise KeyboardInterrupt(f"Stopped. {outcome.kept}") from None
+    if outcome.job is not None and out is not None:
+        return status_of(out)
+    if len(directions) > 1:
+        return BothDirections.of(outcome.results)
+    (found,) = outcome.results
+    return found
 
 
 def _signature_of(spec: type[Specification], result: type[SweepResult]) -> inspect.Signature:
@@ -129,7 +143,7 @@ def _signature_of(spec: type[Specification], result: type[SweepResult]) -> inspe
     for name in spec.arguments():
         field = spec.model_fields[name]
         kinds.append((name, _plain_type(field.annotation), field.get_default()))
-    kinds += [(name, kind, default) for name, (kind, default, _) in _KEPT.items()]
+    kinds += [(name, kind, default) for name, (kind, default, _) in _RUN_OPTIONS.items()]
     by_name = inspect.Parameter.KEYWORD_ONLY
     for name, kind, default in kinds:
         one = inspect.Parameter(name, by_name, default=default, annotation=kind)
@@ -152,11 +166,13 @@ def _plain_type(annotation: Any) -> Any:
     return first
 
 
-def _documented(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
+def _make_docstring(spec: type[Specification], protocol: Measurement[Any, Any, Any]) -> str:
     made = protocol.analysis.result
-    kept = {name: Argument(help=said, execution_only=True) for name, (_, _, said) in _KEPT.items()}
-    first, *others = group_arguments(spec.arguments() | kept).items()
-    sections = "\n\n".join(f"Args: {title}\n{_described(own)}" for title, own in others)
+    options: dict[str, Argument] = {}
+    for name, (_, _, text) in _RUN_OPTIONS.items():
+        options[name] = Argument(help=text, execution_only=True)
+    first, *others = group_arguments(spec.arguments() | options).items()
+    sections = "\n\n".join(f"Args: {title}\n{_describe(own)}" for title, own in others)
     return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
 
 Args:
@@ -164,7 +180,7 @@ Args:
         a path or a live model.
     data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or the
         first argument of its loader.
-{_described(first[1])}
+{_describe(first[1])}
 
 {sections}
 
@@ -179,7 +195,7 @@ Raises:
 """
 
 
-def _described(arguments: Mapping[str, Argument]) -> str:
+def _describe(arguments: Mapping[str, Argument]) -> str:
     return "\n".join(f"    {name}: {one.help}" for name, one in arguments.items())
 
 

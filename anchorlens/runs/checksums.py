@@ -60,7 +60,7 @@ def check_file(folder: Path, name: str) -> None:
         )
 
 
-def listed_files(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     """Return the files of a run by its SHA256SUMS, with the list itself; nothing if the list is
     missing or damaged.
     """

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from anchorlens.errors import RunError
 from anchorlens.paths import resolve_path
-from anchorlens.runs.checksums import SUMS, listed_files
+from anchorlens.runs.checksums import SUMS, list_files
 from anchorlens.runs.files import (
     flush_folder,
     flush_tree,
@@ -231,7 +231,7 @@ def _remove_run(old: Path, new: Path) -> None:
     The record is removed first, so that nobody reads half of a run. The list is removed last:
     without it, files of this package would be taken for those of others.
     """
-    ours = listed_files(old)
+    ours = list_files(old)
     for file in sorted(
         old.rglob("*"), key=lambda file: (file == old / SUMS, file != old / "run.json", file)
     ):

@@ -76,7 +76,7 @@ def refuse_missing(target: Path) -> None:
     )
 
 
-def command_of(target: Path) -> Mapping[str, Any]:
+def read_command(target: Path) -> Mapping[str, Any]:
     """Return the shell command that started a run."""
     command = _record(parts_of(target)).get("command")
     if command is None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri, stdtrit
+from scipy.special import expit, logit, ndtri, stdtrit
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_LAYERS
 from anchorlens.errors import ShapeError
@@ -260,8 +260,8 @@ def auc_band(estimate: Estimate, *, level: float = 0.95, cross_fitted: bool = Fa
         for (down, up), (bottom, top) in zip(
             widths, ((low, high), (sim_low, sim_high)), strict=True
         ):
-            down = _expit(on_scale.value - factor * down)
-            up = _expit(on_scale.value + factor * up)
+            down = expit(on_scale.value - factor * down)
+            up = expit(on_scale.value + factor * up)
             # Shrinkage does not shorten the end away from 0.5; otherwise the band misses an AUC of
             # 0.95 above it in 9 % of curves.
             bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
@@ -331,8 +331,10 @@ def _unseen(alpha: Array | float, n: Counts) -> Array:
 
 
 def _width_of_unseen(far: Array, n: Counts, level: float) -> Array:
-    """Return the width that unseen far questions take on one side at points without a far question,
-    elsewhere 0, [point].
+    """Return by how much one side widens because far questions may be unseen, [point].
+
+    A point without a question nearly as far as the farthest of any point widens by that distance
+    times the exact bound on the share of unseen questions; the others by 0.
 
     Args:
         far: Distance of the farthest question on that side from the value, [point].
@@ -394,6 +396,16 @@ def _with_one_more(errors: Array, n: Counts, distance: Array | float) -> Array:
     return np.sqrt((n * (n - 1) * errors**2 + distance**2 * n / (n + 1)) / (n * (n + 1)))
 
 
+def shrink_auc(auc: Array, n: Counts | int) -> Array:
+    """Shrink an AUC of n questions by half a question, so that its logit is finite.
+
+    Examples:
+        >>> shrink_auc(np.array([1.0]), np.array([9]))
+        array([0.95])
+    """
+    return (auc * n + 0.5) / (n + 1)
+
+
 def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
     """Return an AUC on the logit scale, shrunk by half a question, and the least standard error
     there.
@@ -401,10 +413,10 @@ def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
     n = estimate.n
 
     def to_logit(auc: Array, error: Array) -> tuple[Array, Array, Array, Array]:
-        inside = (auc * n + 0.5) / (n + 1)
+        inside = shrink_auc(auc, n)
         slope = n / ((n + 1) * inside * (1 - inside))
         least = 0.5 / np.sqrt(n * inside * (1 - inside))
-        return np.log(inside / (1 - inside)), np.maximum(error * slope, least), least, slope
+        return logit(inside), np.maximum(error * slope, least), least, slope
 
     value, error, least, slope = to_logit(estimate.value, estimate.error)
     draws, errors, _, _ = to_logit(estimate.draws, estimate.errors)
@@ -423,7 +435,3 @@ def _logit(estimate: Estimate) -> tuple[Estimate, Array]:
 def _stretch(auc: Array, n: Counts) -> Array:
     """Return AUCs without their shrinkage by half a question, in [0, 1]."""
     return np.clip((auc * (n + 1) - 0.5) / n, 0, 1)
-
-
-def _expit(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))

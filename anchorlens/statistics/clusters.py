@@ -104,8 +104,8 @@ def _find_shared_donors(
 def _questions_per_donor(
     question: npt.NDArray[np.object_], donor: npt.NDArray[np.object_]
 ) -> float:
-    """Return the number of questions divided by that of donors: with three donors each that are
-    drawn from all questions, 1.
+    """Return the number of questions per distinct donor; a large value means that few donors serve
+    many questions. With three donors each that are drawn from all questions, it is about 1.
     """
     named = donor != ""
     return len(set(question[named])) / len(set(donor[named]))

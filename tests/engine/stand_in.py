@@ -22,7 +22,7 @@ from anchorlens.engine.function_reader import Call, FunctionReader
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.measure.grid_cells import GridCells, plan_passes
 from anchorlens.measure.patch_plan import join_passes, joint_bytes
-from anchorlens.models import blocks
+from anchorlens.models import blocks, read
 from anchorlens.models.devices import index_on
 from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE

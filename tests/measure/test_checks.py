@@ -2,7 +2,7 @@
 
 import torch
 
-from anchorlens.measure.checks import ComparedCell, find_differences
+from anchorlens.measure.checks import ComparedCell
 
 
 def is_close(found, exact):
@@ -26,7 +26,13 @@ def test_differences_are_found_unless_rounding_explains_them():
         cell("step", 0.0, 1.0, rounding=True),
         cell("wrong step", 0.0, 1.0, rounding=False),
     ]
-    assert [one.cell for one in find_differences(cells, is_close)] == ["off", "nan", "wrong step"]
+    assert {one.cell: one.classify(is_close) for one in cells} == {
+        "close": "equal",
+        "off": "differs",
+        "nan": "differs",
+        "step": "rounding",
+        "wrong step": "differs",
+    }
 
 
 def test_logits_are_not_compared_for_close_values():
@@ -34,4 +40,4 @@ def test_logits_are_not_compared_for_close_values():
         raise AssertionError("compared")
 
     one = ComparedCell(cell="a", found=torch.ones(1), exact=torch.ones(1), is_rounding=never)
-    assert list(find_differences([one], is_close)) == []
+    assert one.classify(is_close) == "equal"

@@ -18,10 +18,10 @@ from anchorlens.figures.example_figure import plot_example
 from anchorlens.figures.export import save_html
 from anchorlens.report.contents import (
     count_drops,
-    facts_of,
     findings_table,
     format_value,
     names_of,
+    provenance_by_section,
     studies_of,
     tables_of,
     words_of,
@@ -173,7 +173,7 @@ def test_what_was_dropped_and_where_it_comes_from(sweeps):
     assert [
         row[1:] for row in count_drops(sweeps).rows
     ] == table.rows  # nothing of the first was dropped
-    facts = facts_of(sweeps[0])
+    facts = provenance_by_section(sweeps[0])
     assert facts["model"]["weights_sha256"] == sweeps[0].record["model"]["weights_sha256"]
     assert facts["config"]["n_donors"] == "2"
 

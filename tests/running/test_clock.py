@@ -11,7 +11,7 @@ import pytest
 import anchorlens as al
 from anchorlens.errors import InputError, RunError
 from anchorlens.questions.prompts import PromptText
-from anchorlens.report.contents import facts_of, studies_of
+from anchorlens.report.contents import provenance_by_section, studies_of
 from anchorlens.runs.journal import parts_of
 from anchorlens.runs.merging import copy_parts
 from tests.prompts.clocks import set_time
@@ -259,7 +259,7 @@ def test_the_study_in_a_report_repeats_the_prompts(models, at, tmp_path):
         replace(al.Study.from_toml(tmp_path / "study.toml"), models=[model])
     ).results
     assert (again.run_id, again.record["clock"]) == (first.run_id, EVENING)
-    assert facts_of(first)["run"] == {"run_id": first.run_id, "clock": EVENING}
+    assert provenance_by_section(first)["run"] == {"run_id": first.run_id, "clock": EVENING}
 
 
 HEADS = ["1"]

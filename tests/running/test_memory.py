@@ -53,10 +53,10 @@ def test_what_is_freed_goes_back_where_more_is_held_than_planned():
     used_and_freed()
     held = anonymous() - start
     assert held > 8 * 2**20  # else nothing is shown
-    roomy.look()
-    elsewhere.look()
+    roomy.trim()
+    elsewhere.trim()
     assert anonymous() - start > held / 2
-    heap.look()
+    heap.trim()
     assert anonymous() - start < held / 2
     assert len(kept) == 20
 
@@ -68,7 +68,7 @@ def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
     monkeypatch.setattr(heap, "_trim", trims.append)
     in_use = torch.ones(2**24)
     for _ in range(5):
-        heap.look()
+        heap.trim()
     assert trims == [0]
     assert in_use.sum() > 0
 

@@ -19,7 +19,7 @@ from anchorlens.runs import files, merging
 from anchorlens.runs.jobs import Job, parse_job
 from anchorlens.runs.journal import open_journal, parts_of, shard_files, shards_in
 from anchorlens.runs.locks import is_held, running_jobs
-from anchorlens.runs.merging import EMPTY, command_of, copy_parts, missing_in, refuse_missing
+from anchorlens.runs.merging import EMPTY, copy_parts, missing_in, read_command, refuse_missing
 from anchorlens.runs.status import ago, status_of
 
 SWEEPS = [{"protocol": "swap", "model": "m", "data": {"name": "d"}, "config": {"seed": 0}}]
@@ -390,7 +390,7 @@ def test_what_is_missing_is_named(tmp_path):
         jobs(out, "1/3", "2/3")
     refuse_missing(out)
     with pytest.raises(RunError, match="Python"):
-        command_of(out)
+        read_command(out)
 
 
 def test_sweeps_that_nobody_planned_or_that_have_no_row(tmp_path):
@@ -402,7 +402,7 @@ def test_sweeps_that_nobody_planned_or_that_have_no_row(tmp_path):
         journal.sweep(1).note_once(EMPTY, {"why": "no row"})
     with pytest.raises(RunError, match="sweep 2"):
         refuse_missing(out)
-    assert command_of(out) == {"name": "run"}
+    assert read_command(out) == {"name": "run"}
 
 
 def test_shards_of_machines_that_share_no_files_are_copied_once(tmp_path):

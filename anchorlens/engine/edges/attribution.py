@@ -189,38 +189,57 @@ def add_gradients(
     return gradient
 
 
-def _add(found: Gradients, node: Node, gradient: Float[Tensor, "pos d_model"]) -> None:
-    found[node] = found[node] + gradient if node in found else gradient
+def _add(gradients: Gradients, node: Node, gradient: Float[Tensor, "pos d_model"]) -> None:
+    gradients[node] = gradients[node] + gradient if node in gradients else gradient
 
 
 def block_gradients(
-    block: Block, states: StreamStates, after: Float[Tensor, "pos d_model"], found: Gradients
+    block: Block,
+    states: StreamStates,
+    after: Float[Tensor, "pos d_model"],
+    gradients: Gradients,
 ) -> Float[Tensor, "pos d_model"]:
-    """Add the gradients of the receivers of a block, and return that of the stream before it;
-    ``after``: gradient of the stream after it.
+    """Backpropagate through a block.
+
+    Args:
+        block: The block.
+        states: Streams before its attention and its MLP.
+        after: Gradient of the stream after the block.
+        gradients: Receives the gradients of the receivers of the block.
+
+    Returns:
+        The gradient of the stream before the block.
     """
-    of_mlp = mlp_gradient(block, states.pre if block.parallel else states.mid, after, found)
+    of_mlp = mlp_gradient(block, states.pre if block.parallel else states.mid, after, gradients)
     of_mid = after if block.parallel else after + of_mlp
     of_pre = of_mid + (of_mlp if block.parallel else 0.0)
-    return of_pre + attention_gradient(block, states.pre, of_mid, found)
+    return of_pre + attention_gradient(block, states.pre, of_mid, gradients)
 
 
 @torch.enable_grad()
 def mlp_gradient(
     block: Block,
     x: Float[Tensor, "pos d_model"],
-    of_out: Float[Tensor, "pos d_model"],
-    found: Gradients,
+    out_gradient: Float[Tensor, "pos d_model"],
+    gradients: Gradients,
 ) -> Float[Tensor, "pos d_model"]:
-    """Return the gradient of the input ``x`` of a block's MLP, and add it to ``found``; ``of_out``:
-    gradient of what the MLP adds to the stream.
+    """Backpropagate through a block's MLP.
+
+    Args:
+        block: The block.
+        x: Stream that the MLP reads.
+        out_gradient: Gradient of what the MLP adds to the stream.
+        gradients: Receives the gradient of ``x``.
+
+    Returns:
+        The gradient of ``x``.
     """
     read = x.detach().requires_grad_(True)
     out = block.mlp_out(read)
     if out is None:
-        return torch.zeros_like(of_out)
-    (gradient,) = torch.autograd.grad(out, read, of_out.to(x.dtype))
-    _add(found, Node(MLP, block.layer), gradient.float())
+        return torch.zeros_like(out_gradient)
+    (gradient,) = torch.autograd.grad(out, read, out_gradient.to(x.dtype))
+    _add(gradients, Node(MLP, block.layer), gradient.float())
     return gradient.float()
 
 
@@ -228,39 +247,49 @@ def mlp_gradient(
 def attention_gradient(
     block: Block,
     x: Float[Tensor, "pos d_model"],
-    of_out: Float[Tensor, "pos d_model"],
-    found: Gradients,
+    out_gradient: Float[Tensor, "pos d_model"],
+    gradients: Gradients,
 ) -> Float[Tensor, "pos d_model"]:
-    """Return the gradient of the stream ``x`` that a block's attention reads, and add those of its
-    receivers, whose sum it is, to ``found``; ``of_out``: gradient of what attention adds to the
-    stream.
+    """Backpropagate through a block's attention.
+
+    Args:
+        block: The block.
+        x: Stream that attention reads.
+        out_gradient: Gradient of what attention adds to the stream.
+        gradients: Receives the gradients of the inputs of queries, keys and values.
+
+    Returns:
+        Their sum, the gradient of ``x``.
     """
-    total = torch.zeros_like(of_out)
-    for node, own in _attention_gradients(block, x, of_out.to(x.dtype)):
-        _add(found, node, own)
+    total = torch.zeros_like(out_gradient)
+    for node, own in _attention_gradients(block, x, out_gradient.to(x.dtype)):
+        _add(gradients, node, own)
         total = total + own
     return total
 
 
 def _attention_gradients(
-    block: Block, x: Float[Tensor, "pos d_model"], of_out: Float[Tensor, "pos d_model"]
+    block: Block, x: Float[Tensor, "pos d_model"], out_gradient: Float[Tensor, "pos d_model"]
 ) -> list[tuple[Node, Float[Tensor, "pos d_model"]]]:
-    """Return the gradient of the input of each query, key and value head of a block; ``of_out``:
-    gradient of what its attention adds to the stream.
+    """Return the gradient of the input of each query, key and value head of a block.
+
+    ``out_gradient``: gradient of what its attention adds to the stream.
     """
     x = x.detach().requires_grad_(True)
     at = torch.arange(len(x), device=x.device)
     projected = block.project(x)
-    inputs = [one.detach().requires_grad_(True) for one in projected]
+    inputs = [heads.detach().requires_grad_(True) for heads in projected]
     block.reserve(len(x) - 1)
     angles = block.angles(at)
     q = block.rotate_(inputs[0], angles)
     k = block.rotate_(inputs[1], angles)
     z = attend(block, q[None], k[None], inputs[2][None], at)[0]
-    of_inputs = torch.autograd.grad(block.attn_out(z), inputs, of_out)
-    found: list[tuple[Node, Tensor]] = []
-    for kind, one, gradient in zip(ATTENTION_INPUTS, projected, of_inputs, strict=True):
-        for head in range(one.shape[1]):
-            (own,) = torch.autograd.grad(one[:, head], x, gradient[:, head], retain_graph=True)
-            found.append((Node(kind, block.layer, head), own.float()))
-    return found
+    input_gradients = torch.autograd.grad(block.attn_out(z), inputs, out_gradient)
+    gradients: list[tuple[Node, Tensor]] = []
+    for kind, heads, of_heads in zip(ATTENTION_INPUTS, projected, input_gradients, strict=True):
+        for head in range(heads.shape[1]):
+            (of_head,) = torch.autograd.grad(
+                heads[:, head], x, of_heads[:, head], retain_graph=True
+            )
+            gradients.append((Node(kind, block.layer, head), of_head.float()))
+    return gradients

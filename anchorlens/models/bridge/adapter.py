@@ -1,5 +1,6 @@
 """Adapter of a TransformerBridge, raw or in compatibility mode."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.exceptions import StopAtLayerException
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from typing_extensions import override
 
 from anchorlens.errors import InputError
@@ -24,9 +25,8 @@ from anchorlens.models.bridge.blocks import (
     recurrent_parts,
     unwrap,
 )
-from anchorlens.models.bridge.same_weights import reference_of, rotary_gap
-from anchorlens.models.hf_model import layer_window, text_config
-from anchorlens.models.parity import Reference
+from anchorlens.models.hf_model import layer_window, make_empty_model, text_config
+from anchorlens.models.parity import ROTARY_LENGTH, Reference, rotary_tables
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
@@ -236,11 +236,34 @@ class BridgeAdapter(Adapter):
 
     @override
     def reference(self) -> Reference | str:
-        return reference_of(self._model)
+        model = self._model
+        if getattr(model, "_weights_processed", False):
+            return "the bridge's weights are processed, so Hugging Face's model does not have them"
+        empty = _empty(model)
+        tensors: dict[str, Tensor] = {}
+        for stored, tensor in model.original_model.state_dict().items():
+            own = _COMPONENT.sub("", stored)
+            tensors[own] = tensor
+        wanted = set(empty.state_dict())
+        missing = wanted - set(tensors)
+        if missing:
+            return f"the bridge lacks {min(missing)} of Hugging Face's weights"
+        empty.load_state_dict({name: tensors[name] for name in wanted}, assign=True)
+        devices: Any = model.original_model
+        # Moves the buffers; the weights are there.
+        return Reference.of(empty.to(next(devices.parameters()).device))
 
     @override
     def rotary_gap(self) -> float | None:
-        return rotary_gap(self._model)
+        model = self._model
+        hf: Any = model.original_model
+        ours = rotary_tables(hf, ROTARY_LENGTH)
+        theirs = rotary_tables(_empty(model), ROTARY_LENGTH)
+        gaps: list[float] = []
+        for kind, tables in theirs.items():
+            for a, b in zip(ours[kind], tables, strict=True):
+                gaps.append(float((a.cpu() - b.cpu()).abs().max()))
+        return max(gaps, default=None)
 
     def _run_until(
         self, name: str, ids: Int[Tensor, "example pos"], hooks: Sequence[Hook] = (), **options: Any
@@ -294,3 +317,11 @@ def _in_place(function: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, An
         return value if changed is value else value.copy_(changed)
 
     return run
+
+
+_COMPONENT = re.compile(r"\._original_component\b")
+
+
+def _empty(model: TransformerBridge) -> PreTrainedModel:
+    hf: Any = model.original_model
+    return make_empty_model(hf.config, next(hf.parameters()).dtype)

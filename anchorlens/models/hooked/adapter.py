@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from einops import repeat
@@ -22,9 +23,7 @@ from anchorlens.models.hooked.blocks import (
     find_unsupported_feature,
     find_user_hook,
 )
-from anchorlens.models.hooked.greedy import make_decoder
 from anchorlens.models.hooked.placement import block_devices, devices_of, inputs_follow_blocks
-from anchorlens.models.hooked.rotary import rotary_gap
 from anchorlens.models.hooked.streaming import load_block
 from anchorlens.models.read import Read
 from anchorlens.models.shape import Shape
@@ -144,7 +143,7 @@ class HookedAdapter(Adapter):
     def decoder(
         self, prompts: Sequence[Sequence[int]], prefix: TransformerLensKeyValueCache
     ) -> NextTokens:
-        return make_decoder(self, prompts, prefix)
+        return _make_decoder(self, prompts, prefix)
 
     @override
     def blocks(self) -> Blocks:
@@ -181,7 +180,24 @@ class HookedAdapter(Adapter):
 
     @override
     def rotary_gap(self) -> float | None:
-        return rotary_gap(self._model)
+        model = self._model
+        cfg = model.cfg
+        gaps: list[float] = []
+        # Dynamic scaling changes the tables while the model runs.
+        if cfg.positional_embedding_type != "rotary" or getattr(cfg, "use_dynamic_ntk_rope", False):
+            return None
+        for block in model.blocks:
+            attn: Any = block.attn
+            tables = attn.rotary_sin, attn.rotary_cos
+            is_local = attn.attn_type == "local" and cfg.rotary_base_local is not None
+            base = cfg.rotary_base_local if is_local else cfg.rotary_base
+            fresh = attn.calculate_sin_cos_rotary(
+                cfg.rotary_dim, len(tables[0]), base=base, dtype=cfg.dtype
+            )
+            for own, expected in zip(tables, fresh, strict=True):
+                gap = own.float().cpu() - expected.float().cpu()
+                gaps.append(float(gap.abs().max()))
+        return max(gaps, default=None)
 
 
 @contextmanager
@@ -196,3 +212,65 @@ def _disable_ungrouping(model: HookedTransformer) -> Iterator[None]:
         yield
     finally:
         cfg.ungroup_grouped_query_attention = before
+
+
+def _make_decoder(
+    adapter: Adapter, prompts: Sequence[Sequence[int]], prefix: TransformerLensKeyValueCache
+) -> NextTokens:
+    """Return a function that continues the prompts, padded on the left.
+
+    Positions are counted without padding, so positions and sliding windows are those of the row
+    alone.
+    """
+    width = max(len(ids) for ids in prompts)
+    cached = prefix.previous_attention_mask.shape[1]
+    padding = [width - len(ids) for ids in prompts]
+    padded = [[0] * pad + list(ids) for pad, ids in zip(padding, prompts, strict=True)]
+    first = torch.tensor(padded, dtype=torch.long, device="cpu").to(adapter.device)[:, cached:]
+    pads = torch.tensor(padding, dtype=torch.long, device="cpu").to(adapter.device)[:, None]
+    mask = (torch.arange(width, device=adapter.device) >= pads).long()
+    # The prefix is shifted by each row's padding; cached keys are not rotated yet. Columns that no
+    # longer fit are run again.
+    cache = _select_columns(
+        prefix, (torch.arange(cached, device=adapter.device) - pads).clamp(min=0), mask[:, :cached]
+    )
+
+    def next_tokens(rows: list[int], last: Int[Tensor, "row"] | None) -> Int[Tensor, "row"]:
+        if last is not None and len(rows) < len(cache.previous_attention_mask):
+            _keep_rows(cache, rows)
+        step = first if last is None else last[:, None]
+        stream = adapter.forward(
+            step, mask[:, cached:] if last is None else torch.ones_like(step), cache=cache
+        )
+        return adapter.read.logits(stream[:, -1]).argmax(-1).to(adapter.device)
+
+    return next_tokens
+
+
+def _select_columns(
+    prefix: TransformerLensKeyValueCache,
+    columns: Int[Tensor, "row pos"],
+    mask: Int[Tensor, "row pos"],
+) -> TransformerLensKeyValueCache:
+    """Make a cache whose rows hold the given columns of the prefix."""
+    entries: list[TransformerLensKeyValueCacheEntry] = []
+    for entry in prefix.entries:
+        at = columns.to(entry.past_keys.device)
+        entries.append(
+            TransformerLensKeyValueCacheEntry(entry.past_keys[0, at], entry.past_values[0, at])
+        )
+    return TransformerLensKeyValueCache(entries, mask)
+
+
+def _keep_rows(cache: TransformerLensKeyValueCache, rows: list[int]) -> None:
+    """Keep some rows of the cache in place, without the columns that are padding in all of them.
+
+    The cache is then as wide as its longest row, and within TransformerLens's rotary table of
+    ``n_ctx`` positions.
+    """
+    mask = cache.previous_attention_mask[rows]
+    first = int((mask.sum(0) == 0).sum())
+    cache.previous_attention_mask = mask[:, first:]
+    for entry in cache.entries:
+        entry.past_keys = entry.past_keys[rows, first:]
+        entry.past_values = entry.past_values[rows, first:]

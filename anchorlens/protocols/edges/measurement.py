@@ -134,7 +134,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
             rows=len(inputs.own_pairs),
             cells=cells,
             flops=sum(flops),
-            most=most,
+            largest_pass=most,
             width=inputs.max_tokens,
             checks=spec.n_spot_checks,
         )

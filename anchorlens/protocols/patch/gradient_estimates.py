@@ -70,7 +70,7 @@ def plan_attribution(engine: Engine, inputs: PatchInputs, spec: Patch) -> Plan:
         rows=len(inputs.own_pairs),
         cells=cells,
         flops=flops,
-        most=most,
+        largest_pass=most,
         width=inputs.max_tokens,
         checks=spec.n_spot_checks,
     )

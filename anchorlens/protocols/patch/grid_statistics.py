@@ -199,6 +199,9 @@ class GridStatistics:
     def _shares(
         self, source_values: Mapping[str, float | None], *, denoising: bool
     ) -> pd.DataFrame:
+        """Compute the share of the difference between clean and corrupted run that each patch
+        restores.
+        """
         after = self.table("none", "value_after")
         if denoising:
             corrupted = self.table("none", "value_before")
@@ -206,12 +209,12 @@ class GridStatistics:
             # None, for missing values, becomes NaN.
             source = pd.Series(dict(source_values), dtype="float64")
             own_source = source.reindex(after.index.get_level_values("example_id")).to_numpy()
-            corrupted = (after * 0).add(own_source, axis=0)
+            corrupted = _repeat_over_cells(own_source, after)
         moved = after - corrupted
         total = self.totals(source_values, denoising=denoising)
         if not total.mean():
             total = total * np.nan
-        whole = (moved * 0).add(total.reindex(after.index).to_numpy(), axis=0)
+        whole = _repeat_over_cells(total.reindex(after.index).to_numpy(), moved)
         ratio = self._means(moved).over(self._means(whole))
         points = band(ratio)
         few = ratio.n < MIN_QUESTIONS_FOR_CLAIM
@@ -264,3 +267,10 @@ def statistics_of(samples: pd.DataFrame, config: Mapping[str, Any]) -> GridStati
     return GridStatistics(
         without_nulls(samples), tuple(config["anchors"]), config["n_resamples"], config["seed"]
     )
+
+
+def _repeat_over_cells(of_rows: npt.NDArray[np.float64], table: pd.DataFrame) -> pd.DataFrame:
+    """Return one value of each row in all cells of a table [row cell]; NaN where the table has no
+    value.
+    """
+    return (table * 0).add(of_rows, axis=0)

@@ -10,7 +10,7 @@ import pandas as pd
 from typing_extensions import override
 
 from anchorlens.constants import FLIP, P
-from anchorlens.protocols.patch_tokens.findings import CLAIMS, patch_findings
+from anchorlens.protocols.patch_tokens.findings import CLAIMS, token_patch_findings
 from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult
 from anchorlens.protocols.probe_sweep.probe_analysis import ProbeAnalysis
 from anchorlens.results.claims import Looks
@@ -113,7 +113,7 @@ class PatchTokensAnalysis(ProbeAnalysis):
             splits=self.split_values(result),
             flips=self.p_values(result),
         )
-        return patch_findings(
+        return token_patch_findings(
             result.record,
             self.numbers(result),
             result.contrasts(all_columns=True),

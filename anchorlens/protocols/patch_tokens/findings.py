@@ -19,7 +19,7 @@ CLAIMS = {
 """Contrasts with the control."""
 
 
-def patch_findings(
+def token_patch_findings(
     record: Mapping[str, Any],
     summary: Mapping[str, Any],
     contrasts: pd.DataFrame,

@@ -182,7 +182,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             rows=inputs.n_measured,
             cells=cells,
             flops=flops,
-            most=sum(terms.values()),
+            largest_pass=sum(terms.values()),
             width=width,
             checks=spec.n_spot_checks,
             terms=terms,

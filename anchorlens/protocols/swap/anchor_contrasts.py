@@ -36,7 +36,7 @@ DONOR_LESS_NULL = "donor_p_minus_null"
 DONOR_CHANGE = "donor_p_change"
 LOGIT_CHANGE = "delta_logit_diff"
 INTERCHANGE = "interchange_accuracy"
-DIFFERENCE = "anchor_difference"
+ANCHOR_DIFFERENCE = "anchor_difference"
 NORM_MATCHED = NULL_CONTROLS["norm_matched"]
 _SAME_ANSWER = NULL_CONTROLS["same_answer"]
 _ROW = ["example_id", "question_id"]
@@ -219,7 +219,7 @@ def _between_anchors(
         excluded = frozenset(fixed[a, "none"] | fixed[b, "none"])
         curves.append(
             _Curve(
-                quantity=DIFFERENCE,
+                quantity=ANCHOR_DIFFERENCE,
                 control="none",
                 anchor=f"{a} - {b}",
                 values=means[a] - means[b],

@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
 from typing_extensions import override
 
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
+from anchorlens.engine.hooked_passes import read_states
+from anchorlens.engine.patches import Slots
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.garbage import pause_collection
 from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
@@ -20,9 +25,9 @@ from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.fit_probes import fit_probes
 from anchorlens.probing.model_answers import generate_rows, select_known_rows
 from anchorlens.probing.records import probe_record, row_columns
-from anchorlens.probing.states import last_answer_states
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
+from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
@@ -433,3 +438,20 @@ def _load_draws(
             rows = stored.row("direction", names[0]), stored.row("direction", names[1])
             own = replace(own, towards=towards(rows, target, own))
         yield own
+
+
+def last_answer_states(
+    adapter: Adapter, rows: Sequence[TokenRow], site: str, *, batch_size: int | None = None
+) -> Float[Tensor, "layer example d_model"]:
+    """Return the states of every layer at t*, the last exact answer token, float32 on the CPU."""
+    if batch_size is not None:
+        states = torch.zeros(adapter.n_layers, len(rows), adapter.d_model)
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            states[:, batch] = last_answer_states(adapter, [rows[i] for i in batch], site)
+        return states
+    last = torch.tensor([[row.positions["answer"][-1]] for row in rows])
+    slots = Slots(last, torch.ones_like(last, dtype=torch.bool))
+    batch = pad_rows([row.ids for row in rows])
+    return read_states(adapter, batch, slots, site)[:, :, 0]

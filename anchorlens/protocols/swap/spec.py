@@ -1,7 +1,7 @@
 """Specification of the swap protocol."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import StrictBool
 from typing_extensions import override
@@ -30,6 +30,9 @@ _READOUTS = Choice(
     (*ANSWER_READOUTS, *TRUTH_READOUTS), "a function of log-probabilities and mask", 2
 )
 # Arguments that answer readouts do not use.
+Contradiction: TypeAlias = tuple[str, bool, str]
+"""Argument that contradicts another, whether it does, and the message."""
+
 _TRUTH_ONLY = ("answers", "distractor", "delta_kind", "probes", "probe_site", "n_splits")
 
 
@@ -194,7 +197,7 @@ class Swap(TruthSpecification):
             "delta_kind": self.kind,
         }
 
-    def _nulls_without_rows(self) -> Iterator[tuple[str, bool, str]]:
+    def _nulls_without_rows(self) -> Iterator[Contradiction]:
         """Yield a contradiction for each null that a statistic as donor does not have."""
         is_default = self.null == self.default_of("null")
         without: dict[str, tuple[str, ...]] = {
@@ -210,111 +213,123 @@ class Swap(TruthSpecification):
             )
             yield "null", is_wrong, message
 
+    def _donor_contradictions(self) -> Iterator[Contradiction]:
+        from_rows = self.donors not in STATISTIC_RULES
+        yield (
+            "donors",
+            self.direction != "noising" and not from_rows,
+            (
+                f"donors={self.donors!r}: direction='denoising' needs donor rows. Use"
+                " donors='same_relation' or donors='random'."
+            ),
+        )
+        yield (
+            "n_donors",
+            not from_rows and self.n_donors not in (1, self.default_of("n_donors")),
+            (
+                f"n_donors={self.n_donors} needs donor rows; got donors={self.donors!r}. Leave"
+                " n_donors out."
+            ),
+        )
+
+    def _null_contradictions(self) -> Iterator[Contradiction]:
+        yield (
+            "null",
+            self.null != self.default_of("null") and not self.n_null_donors,
+            (
+                f"null={self.null!r} needs a null, but n_null_donors=0 measures none. Leave one"
+                " of them out."
+            ),
+        )
+        yield from self._nulls_without_rows()
+        yield (
+            "null",
+            "same_answer" in self.null and self.direction != "noising",
+            (
+                f"null={self.null!r}: 'same_answer' needs direction='noising'. Leave"
+                " 'same_answer' out."
+            ),
+        )
+        yield (
+            "null_region",
+            self.null_region != "question" and not self.n_null_donors,
+            (
+                f"null_region={self.null_region!r} needs a null, but n_null_donors=0 measures"
+                " none. Leave one of them out."
+            ),
+        )
+        yield (
+            "null_region",
+            self.null_region != "question" and "displaced" not in self.null,
+            (
+                f"null_region={self.null_region!r} is a region of 'displaced'; got"
+                f" null={self.null!r}. Leave null_region out."
+            ),
+        )
+
+    def _readout_contradictions(self) -> Iterator[Contradiction]:
+        is_truth = self.is_truth_readout
+        from_rows = self.donors not in STATISTIC_RULES
+        yield (
+            "delta_kind",
+            is_truth and self.direction != "noising" and self.delta_kind == "confidence",
+            (
+                "delta_kind='confidence' is the confidence in the clean prediction, but"
+                " direction='denoising' starts from a corrupt input. Use"
+                " delta_kind='true_label' or delta_kind='signed'."
+            ),
+        )
+        yield (
+            "metric",
+            self.metric != "prob" and (is_truth or not from_rows),
+            (
+                f"metric={self.metric!r} needs a donor's answer: an answer readout and donor"
+                " rows. Leave metric out."
+            ),
+        )
+        yield (
+            "known_only",
+            is_truth and self.known_only,
+            (
+                "known_only=True keeps correct answers only, but truth readouts need false"
+                " answers too. Leave known_only out."
+            ),
+        )
+
     @override
     def check_together(self) -> None:
-        from_rows = self.donors not in STATISTIC_RULES
-        noising = self.direction == "noising"
-        contradictions = [
+        needs_truth = (
+            "anchors",
+            "answer" in self.anchors and not self.is_truth_readout,
             (
-                "anchors",
-                "answer" in self.anchors and not self.is_truth_readout,
-                (
-                    f"anchors={self.anchors!r}: 'answer' needs a truth readout, since a stream at"
-                    " an answer token cannot change the probability of that token. Use"
-                    " 'pre_answer' or 'pre_answer_all'."
-                ),
+                f"anchors={self.anchors!r}: 'answer' needs a truth readout, since a stream at"
+                " an answer token cannot change the probability of that token. Use"
+                " 'pre_answer' or 'pre_answer_all'."
             ),
-            (
-                "donors",
-                not noising and not from_rows,
-                (
-                    f"donors={self.donors!r}: direction='denoising' needs donor rows. Use"
-                    " donors='same_relation' or donors='random'."
-                ),
-            ),
-            (
-                "n_donors",
-                not from_rows and self.n_donors not in (1, self.default_of("n_donors")),
-                (
-                    f"n_donors={self.n_donors} needs donor rows; got donors={self.donors!r}. Leave"
-                    " n_donors out."
-                ),
-            ),
-            (
-                "null",
-                self.null != self.default_of("null") and not self.n_null_donors,
-                (
-                    f"null={self.null!r} needs a null, but n_null_donors=0 measures none. Leave one"
-                    " of them out."
-                ),
-            ),
-            *self._nulls_without_rows(),
-            (
-                "null",
-                "same_answer" in self.null and not noising,
-                (
-                    f"null={self.null!r}: 'same_answer' needs direction='noising'. Leave"
-                    " 'same_answer' out."
-                ),
-            ),
-            (
-                "null_region",
-                self.null_region != "question" and not self.n_null_donors,
-                (
-                    f"null_region={self.null_region!r} needs a null, but n_null_donors=0 measures"
-                    " none. Leave one of them out."
-                ),
-            ),
-            (
-                "null_region",
-                self.null_region != "question" and "displaced" not in self.null,
-                (
-                    f"null_region={self.null_region!r} is a region of 'displaced'; got"
-                    f" null={self.null!r}. Leave null_region out."
-                ),
-            ),
-            (
-                "delta_kind",
-                self.is_truth_readout and not noising and self.delta_kind == "confidence",
-                (
-                    "delta_kind='confidence' is the confidence in the clean prediction, but"
-                    " direction='denoising' starts from a corrupt input. Use"
-                    " delta_kind='true_label' or delta_kind='signed'."
-                ),
-            ),
-            (
-                "metric",
-                self.metric != "prob" and (self.is_truth_readout or not from_rows),
-                (
-                    f"metric={self.metric!r} needs a donor's answer: an answer readout and donor"
-                    " rows. Leave metric out."
-                ),
-            ),
-            (
-                "known_only",
-                self.is_truth_readout and self.known_only,
-                (
-                    "known_only=True keeps correct answers only, but truth readouts need false"
-                    " answers too. Leave known_only out."
-                ),
-            ),
-        ]
-        for name, is_wrong, message in contradictions:
+        )
+        for name, is_wrong, message in (
+            needs_truth,
+            *self._donor_contradictions(),
+            *self._null_contradictions(),
+            *self._readout_contradictions(),
+        ):
             if is_wrong:
                 raise InputError(message, argument=name)
         if not self.is_truth_readout:
-            for name in _TRUTH_ONLY:
-                if getattr(self, name) != self.default_of(name):
-                    readout = repr(self.readout)
-                    if callable(self.readout):
-                        readout = callable_name(self.readout)
-                    raise InputError(
-                        f"{name}= needs the readout 'probe' or 'p_true'; got readout={readout}."
-                        f" Leave {name} out.",
-                        argument=name,
-                    )
+            self._check_no_truth_arguments()
             return
         super().check_together()
+
+    def _check_no_truth_arguments(self) -> None:
+        for name in _TRUTH_ONLY:
+            if getattr(self, name) == self.default_of(name):
+                continue
+            readout = callable_name(self.readout) if callable(self.readout) else repr(self.readout)
+            raise InputError(
+                f"{name}= needs the readout 'probe' or 'p_true'; got readout={readout}."
+                f" Leave {name} out.",
+                argument=name,
+            )
 
 
 def _name_of(value: Any) -> str:

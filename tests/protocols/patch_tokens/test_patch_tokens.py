@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError
-from anchorlens.protocols.patch_tokens.findings import patch_findings
+from anchorlens.protocols.patch_tokens.findings import token_patch_findings
 from anchorlens.protocols.patch_tokens.token_patches import Patcher
 from anchorlens.protocols.probe_sweep.probe_passes import ProbeUnit
 from anchorlens.questions.build_rows import make_rows
@@ -363,7 +363,7 @@ def found(
     )
     own = {"delta_p_vs_placebo": delta[0], "flip_rate": flips[0]} | (effects or {})
     looks = Looks(level_of(2), estimates_at(strict, 3), {})
-    return patch_findings(record, summary, contrasts, looks, effects=own)
+    return token_patch_findings(record, summary, contrasts, looks, effects=own)
 
 
 @pytest.mark.parametrize(
