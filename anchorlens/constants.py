@@ -18,6 +18,9 @@ ANCHORS = QUESTION_ANCHORS + ANSWER_ANCHORS
 SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 """Activations of a block."""
 
+SITE_ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+"""The same in the order in which a block computes them."""
+
 HEAD_SITES = ("z", "q", "k", "v", "pattern")
 """Activations of the heads of a block: output, queries, keys, values and attention pattern."""
 

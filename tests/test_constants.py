@@ -2,7 +2,6 @@
 
 from anchorlens import constants
 from anchorlens.engine.readouts import READOUTS
-from anchorlens.models import adapter
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer
 from tests.questions.make import capital
@@ -14,7 +13,7 @@ def test_the_words_are_those_that_the_package_knows():
         capital("France", "Paris")
     )
     assert set(row.positions) == {*constants.ANCHORS, "rest_words", "rest_content"}
-    assert set(constants.PROBE_SITES) <= set(constants.SITES) == set(adapter.SITE_HOOKS)
+    assert set(constants.PROBE_SITES) <= set(constants.SITES) == set(constants.SITE_ORDER)
     assert set(constants.ANSWER_READOUTS) == set(READOUTS)
     assert not set(constants.ANSWER_READOUTS) & set(constants.TRUTH_READOUTS)
     assert tuple(constants.SHARES) == constants.SPLITS

@@ -13,14 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.constants import SITE_ORDER
 from anchorlens.diagnosis.case import SHORT, Case, count_faults, not_applicable
 from anchorlens.diagnosis.model_check import ModelCheck
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.prompts.batches import TokenBatch, pad_rows
 
-# Order of the sites in a block.
-_ORDER = {"resid_pre": 0, "attn_out": 1, "resid_mid": 2, "mlp_out": 3, "resid_post": 4}
 ATTENTION = ("attn_scores", "pattern")
 # Differences up to this share of a position's largest entry are rounding.
 _QUIET = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.2}
@@ -181,14 +180,14 @@ def _fault(result: _Writes, site: str, layer: int, p: int, quiet: float) -> str:
     if none.
     """
     adapter = result.adapter
-    own = _ORDER.get(site, 0)  # attention is between resid_pre and attn_out
+    own = _order_of(site)
     is_attention = site in ATTENTION
     others = torch.arange(len(next(iter(result.moved.values()))[0])) != p
     for (read, k), moved in result.moved.items():
         row = moved[layer]
         what = f"{site} of layer {layer}: "
         where = f"{read} of layer {k}" if read != "final" else "the final residual stream"
-        order = _ORDER.get(read, 0)
+        order = _order_of(read)
         # In parallel blocks (without resid_mid) the MLP does not read the output of attention.
         comes_before = order <= own if is_attention else order < own
         is_earlier = k < layer or (k == layer and comes_before)
@@ -213,6 +212,13 @@ def _fault(result: _Writes, site: str, layer: int, p: int, quiet: float) -> str:
     if attends and not bool((last[p + 1 :] > 0).any()):
         return f"{site} of layer {layer}: does not change any later position"
     return ""
+
+
+def _order_of(site: str) -> int:
+    """Return the number of a site in the order of a block; attention is between ``resid_pre`` and
+    ``attn_out``, and the final stream before none.
+    """
+    return SITE_ORDER.index(site) if site in SITE_ORDER else 0
 
 
 def check_heads(case: Case) -> ModelCheck:

@@ -114,8 +114,9 @@ class CellGroup:
     queries: tuple[int, ...]
 
     def of_reads(self, first: int, clean_slot: Int[Tensor, "clean_token"]) -> "CellGroup":
-        """Return the group of its reads, at token ``first`` of a lane; ``clean_slot``: new indices
-        of clean tokens.
+        """Return the group of its reads, at token ``first`` of a lane.
+
+        ``clean_slot``: new indices of clean tokens.
         """
         tokens = self.reads.tokens
         return replace(
@@ -185,7 +186,10 @@ class CleanRows:
 def _attention_of_clean_rows(
     stops: Sequence[int], prefix: int, tokens: Int[Tensor, "found"] | None = None
 ) -> AttentionGroup:
-    """Return the attention group of clean rows; ``tokens``: queries, None for all."""
+    """Return the attention group of clean rows.
+
+    ``tokens``: queries, None for all.
+    """
     return AttentionGroup.make(
         [prefix] * len(stops), stops, prefix=prefix, base=None, tokens=tokens
     )
@@ -433,7 +437,9 @@ class Layout:
         self, cell_slot: Int[Tensor, "cell_token"]
     ) -> Int[Tensor, "clean_token"]:
         """Return the clean tokens that are read, and those that the patches of the kept tokens
-        need; ``cell_slot``: new index of each token of a lane, or -1.
+        need.
+
+        ``cell_slot``: new index of each token of a lane, or -1.
         """
         needed = [torch.tensor(self.reads.tokens, dtype=torch.long)]
         patches = self.patches

@@ -13,6 +13,7 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anchorlens.constants import SITE_ORDER
 from anchorlens.engine.cone_attention import (
     CleanActivations,
     CleanKeys,
@@ -33,7 +34,7 @@ Tokens = Float[Tensor, "token d_model"]
 # Streams whose number of tokens changes within a function.
 Table = Float[Tensor, "_ d_model"]
 # Sites of a block after its attention, in order of computation.
-_AFTER_ATTENTION = ("z", "attn_out", "resid_mid", "mlp_out", "resid_post")
+_AFTER_ATTENTION = ("z", *SITE_ORDER[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +119,7 @@ class Pass:
             group.prepare(self.adapter.windows)
 
     def _make_last_tables(self, n_lanes: int) -> "_LastTables":
-        """Make the index tables after the last attention, on the device of the present index;
-        ``n_lanes``: lanes that have started before the last block.
-        """
+        """Make the index tables after the last attention, behind which ``n_lanes`` lanes run."""
         device = self.index.device
         layout, clean_tokens, cell_tokens = self.layout.after_attention()
         groups = self.index.groups_of(layout)
@@ -228,7 +227,9 @@ class Pass:
         values: Tokens | None = None,
     ) -> Tokens:
         """Return the streams at a site after attention, with those at ``site`` replaced by
-        ``values``; ``x``: before the block.
+        ``values``.
+
+        ``x``: before the block.
         """
         if site == "resid_post":
             assert values is not None
@@ -365,8 +366,9 @@ class Pass:
         layer: int,
         at: Callable[[Int[Tensor, "token"]], Tokens],
     ) -> Tokens:
-        """Return the streams that replace those of patched tokens; ``at``: clean tokens -> their
-        streams at the site.
+        """Return the streams that replace those of patched tokens.
+
+        ``at``: clean tokens -> their streams at the site.
         """
         given = patches.streams
         directions = patches.directions

@@ -235,8 +235,9 @@ def _fits_joint_padding(limits: JointAttention, padded: int, width: int, keys: i
 
 
 def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
-    """Return the floating-point operations of a cone pass; ``starts``: layer at which each lane
-    starts.
+    """Return the floating-point operations of a cone pass.
+
+    ``starts``: layer at which each lane starts.
     """
     layers = shape.n_layers
     through = sum(layers - start for start in starts)

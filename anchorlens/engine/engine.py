@@ -23,8 +23,9 @@ class Engine(Protocol):
     adapter: Adapter
 
     def reset(self, shared: Sequence[int] = ()) -> None:
-        """Clear the caches, so that equal batches give equal bits; ``shared``: tokens that all
-        later rows begin with.
+        """Clear the caches, so that equal batches give equal bits.
+
+        ``shared``: tokens that all later rows begin with.
         """
         ...
 
@@ -88,8 +89,9 @@ class Engine(Protocol):
         ...
 
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
-        """Return an upper estimate of a batch's memory in bytes, without the model; ``lanes``:
-        number of layers or windows.
+        """Return an upper estimate of a batch's memory in bytes, without the model.
+
+        ``lanes``: number of layers or windows.
         """
         ...
 
@@ -98,8 +100,9 @@ class Engine(Protocol):
         ...
 
     def pass_flops(self, size: PassSize, starts: Sequence[int]) -> float:
-        """Return the floating-point operations of a batch; ``starts``: first changed layer of each
-        window.
+        """Return the floating-point operations of a batch.
+
+        ``starts``: first changed layer of each window.
         """
         ...
 

@@ -153,7 +153,10 @@ class WrittenEvidence:
 
 
 def _make_tables(index: DeviceIndex, n_layers: int, width: int) -> _Tables:
-    """Make the tables of an index; ``width``: entries of an activation."""
+    """Make the tables of an index.
+
+    ``width``: entries of an activation.
+    """
     patches = index.layout.patches
     assert patches is not None  # the caller has written some
     group, row, position = _places_of_cells(index.layout)

@@ -349,8 +349,9 @@ class Lanes:
 
     @classmethod
     def _fork(cls, windows: Sequence[range], full: Sequence[range]) -> "tuple[Lanes, list[int]]":
-        """Make the lanes of :meth:`cuts` for windows that begin in the same layer; ``full``: those
-        that are not empty.
+        """Make the lanes of :meth:`cuts` for windows that begin in the same layer.
+
+        ``full``: those that are not empty.
         """
         first = full[0].start
         ends = sorted({w[-1] for w in full})

@@ -42,8 +42,9 @@ class OutputPatches:
 
 
 def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPatches:
-    """Return the same patches as given activations of ``z``; ``site``: ``z``, ``q``, ``k``, ``v``
-    or ``pattern``.
+    """Return the same patches as given activations of ``z``.
+
+    ``site``: ``z``, ``q``, ``k``, ``v`` or ``pattern``.
     """
     streams = swap_streams(adapter, batch, site)
     shape = (len(batch.swaps), adapter.n_layers)
@@ -79,8 +80,9 @@ def _output_patch(
     *,
     mixed: bool,
 ) -> AnchorSwap:
-    """Return the patch of z that has the effect of a swap; ``z``: outputs after the swap;
-    ``mixed``: it changes all heads.
+    """Return the patch of z that has the effect of a swap.
+
+    ``z``: outputs after the swap; ``mixed``: it changes all heads.
     """
     slots = swap.slots
     heads = None if mixed else swap.heads

@@ -36,7 +36,9 @@ def is_half(adapter: Adapter) -> bool:
 
 def rounding_hooks(adapter: Adapter, seed: int) -> list[Hook]:
     """Return hooks that move the residual stream before each block by up to one unit in its last
-    place; ``seed``: seed of the draw.
+    place.
+
+    ``seed``: seed of the draw.
     """
 
     def move(value: Tensor, hook: Any, layer: int) -> Tensor:  # noqa: ARG001

@@ -296,7 +296,10 @@ class Contrasts:
                     yield _Line(depth, self._places[entry.group], protocol, trace, data[depth])
 
     def _data_of_view(self, points: Points, claimed: npt.NDArray[np.intp]) -> dict[int, Trace]:
-        """Return the data of band, line and marks in one view; ``claimed``: points with a claim."""
+        """Return the data of band, line and marks in one view.
+
+        ``claimed``: points with a claim.
+        """
         band = points.outline() if self._band else {"x": [], "y": []}
         texts = [points.text[k] for k in claimed]
         return {

@@ -173,8 +173,9 @@ class MemoryBudget:
         return total - self.stored_bytes - self.engine.adapter.shape.peak_weight_bytes
 
     def rows(self, width: int, lanes: int = 0) -> int:
-        """Return the maximum number of rows of ``width`` tokens in a pass; ``lanes``: windows of
-        layers that are cut in parallel.
+        """Return the maximum number of rows of ``width`` tokens in a pass.
+
+        ``lanes``: windows of layers that are cut in parallel.
         """
         if self.batch_size is not None:
             return self.batch_size
@@ -200,7 +201,9 @@ class MemoryBudget:
         return self.engine.pass_terms(_pass_size(rows, width, lanes), lanes)
 
     def peak(self, passes: int) -> int:
-        """Return the peak bytes of a sweep; ``passes``: bytes of the largest pass.
+        """Return the peak bytes of a sweep.
+
+        ``passes``: bytes of the largest pass.
 
         Raise InputError if beyond ``max_memory``.
         """

@@ -97,79 +97,21 @@ class GridRequest:
     positions: Sequence[int] = ()
 
 
-@dataclass(frozen=True)
-class GridValues:
-    """Result of :func:`measure_grid`.
-
-    Attributes:
-        values: Values of the metric at each index; None if the cone engine cannot measure them.
-        reason: Reason why it cannot; "" if it can.
-        known: Values of cells that were measured nevertheless, in the order of TransformerLens'
-            calls.
-    """
-
-    values: "list[Tensor] | None"
-    reason: str
-    known: Mapping[Index, Tensor]
-
-
-def measure_grid(request: GridRequest) -> GridValues:
-    """Measure cells on the cone engine, and some of them with full forward passes.
+def measure_grid(request: GridRequest) -> list[Tensor]:
+    """Return the values of the metric in all cells, measured on the cone engine, and in some with
+    full forward passes.
 
     Raises:
+        NotMeasured: If the cone engine cannot measure them.
         InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are
             parallel, or the cache lacks an activation or its batch axis.
     """
-    adapter = adapt(request.model)
-    site = request.site
-    if site in SITES and site not in adapter.sites:
-        raise InputError(
-            f"activation_name={site!r}: the model has none. Give one of"
-            f" {', '.join(adapter.sites)}.",
-            argument="activation_name",
-        )
-    known: dict[Index, Tensor] = {}
-    try:
-        reason = find_cone_obstacle(adapter, [site])
-        if reason is not None:
-            raise NotMeasured(reason)
-        tokens = request.tokens.to(adapter.device)
-        own, unpatched = run_with_capture(adapter, request.model, tokens, site)
-        layers = {cell[0] for cell in request.cells}
-        is_token = torch.ones_like(tokens, dtype=torch.bool, device="cpu")
-        grid = GridCells(
-            adapter=adapter,
-            site=site,
-            columns=request.columns,
-            tokens=TokenBatch(tokens.cpu(), is_token),
-            clean=clean_activations(adapter, request.cache, site, own, layers),
-            own=own,
-        )
-        request = replace(request, tokens=tokens)
-        return GridValues(_measure(request, grid, unpatched, known), "", {})
-    except NotMeasured as why:
-        return GridValues(None, str(why), known)
-
-
-def _measure(
-    request: GridRequest,
-    grid: GridCells,
-    unpatched: Float[Tensor, "batch pos d_vocab"],
-    known: dict[Index, Tensor],
-) -> list[Tensor]:
-    """Return the values of the cells, or raise NotMeasured.
-
-    Args:
-        request: The cells and the metric.
-        grid: The same cells with their activations.
-        unpatched: Logits of the corrupted run.
-        known: Filled with the value of the first cell, if the metric cannot be called again.
-    """
+    request, grid, unpatched = _read_activations(request)
     cells = list(dict.fromkeys(request.cells))
     n_rows, n_pos = request.tokens.shape
     differing = [cell for cell in cells if grid.is_changed(cell)]
     observed = Logits.of(unpatched)
-    checked, before = _measure_first(request, grid, cells, differing, observed, known)
+    checked, before = _measure_first(request, grid, cells, differing, observed)
     # A cell that acts behind all positions that are read on the unpatched logits leaves all of
     # these as they are.
     last = max((row % n_pos for row in observed.reads), default=-1)
@@ -210,13 +152,44 @@ def _measure(
     return [values[index] for index in request.cells]
 
 
+def _read_activations(
+    request: GridRequest,
+) -> tuple[GridRequest, GridCells, Float[Tensor, "batch pos d_vocab"]]:
+    """Return the request with its tokens on the device of the model, its cells with the
+    activations of both runs, and the logits of the corrupted run.
+    """
+    adapter = adapt(request.model)
+    site = request.site
+    if site in SITES and site not in adapter.sites:
+        raise InputError(
+            f"activation_name={site!r}: the model has none. Give one of"
+            f" {', '.join(adapter.sites)}.",
+            argument="activation_name",
+        )
+    reason = find_cone_obstacle(adapter, [site])
+    if reason is not None:
+        raise NotMeasured(reason)
+    tokens = request.tokens.to(adapter.device)
+    own, unpatched = run_with_capture(adapter, request.model, tokens, site)
+    layers = {cell[0] for cell in request.cells}
+    is_token = torch.ones_like(tokens, dtype=torch.bool, device="cpu")
+    grid = GridCells(
+        adapter=adapter,
+        site=site,
+        columns=request.columns,
+        tokens=TokenBatch(tokens.cpu(), is_token),
+        clean=clean_activations(adapter, request.cache, site, own, layers),
+        own=own,
+    )
+    return replace(request, tokens=tokens), grid, unpatched
+
+
 def _measure_first(
     request: GridRequest,
     grid: GridCells,
     cells: Sequence[Index],
     differing: Sequence[Index],
     unpatched: Logits,
-    known: dict[Index, Tensor],
 ) -> tuple[list[CheckedCell], Float[Tensor, "value"]]:
     """Measure some cells with full forward passes, and the metric of the unpatched logits."""
     adapter = grid.adapter
@@ -235,19 +208,18 @@ def _measure_first(
         n_tokens=request.tokens.numel(),
     )
 
+    known: dict[Index, Tensor] = {}
+
     def after_first(value: Tensor) -> bool:
-        is_stateless = request.is_stateless()
-        if not is_stateless:
-            known[chosen[0]] = value
-        return is_stateless
+        known[chosen[0]] = value
+        return request.is_stateless()
 
     try:
         metric = _on_host(request.metric)
         checked = _make_checked_run(request, grid).measure(chosen, metric, after_first)
         if not checked:
-            raise NotMeasured(
-                "the metric keeps state between its calls, so that their order matters"
-            )
+            reason = "the metric keeps state between its calls, so that their order matters"
+            raise NotMeasured(reason, known)
         return checked, observe(metric, unpatched)
     # A metric can raise anything; one forward pass per cell calls it as TransformerLens does.
     except Exception as why:
@@ -311,7 +283,10 @@ class _GridPasses:
         self._unpatched: list[Tensor] = []
 
     def run(self, cells: Sequence[Index], *, everywhere: bool = False) -> None:
-        """Measure cells; ``everywhere``: with all positions, so that none is missed."""
+        """Measure cells.
+
+        ``everywhere``: with all positions, so that none is missed.
+        """
         reader = self._reader.everywhere() if everywhere else self._reader
         if not cells or not len(reader.position):
             return

@@ -38,7 +38,17 @@ class Cache(Protocol):
 
 
 class NotMeasured(Exception):  # noqa: N818
-    """The cone engine cannot measure a grid, for the reason in its message."""
+    """The cone engine cannot measure a grid, for the reason in its message.
+
+    Args:
+        reason: The message.
+        known: Values of cells that were measured nevertheless, in the order of TransformerLens'
+            calls.
+    """
+
+    def __init__(self, reason: str, known: "Mapping[Index, Tensor] | None" = None) -> None:
+        super().__init__(reason)
+        self.known = dict(known or {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +283,9 @@ def read_activation(
     layer: int,
     argument: str = "clean_cache",
 ) -> Float[Tensor, "batch pos head width"]:
-    """Return the activation of one layer in a cache; ``argument``: name of the cache in messages.
+    """Return the activation of one layer in a cache.
+
+    ``argument``: name of the cache in messages.
 
     Raises:
         InputError: If the cache lacks the activation or its batch axis.

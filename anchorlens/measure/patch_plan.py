@@ -111,8 +111,9 @@ class SizedPass(Generic[T]):
     def make(
         cls, engine: Engine, content: T, size: PassSize, starts: Sequence[int]
     ) -> "SizedPass[T]":
-        """Return a pass with the size that the engine predicts; ``starts``: first patched layer of
-        each lane.
+        """Return a pass with the size that the engine predicts.
+
+        ``starts``: first patched layer of each lane.
         """
         n_layers = len(starts)
         n_tokens = size.clean_tokens + n_layers * size.lane

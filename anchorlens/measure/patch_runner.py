@@ -68,7 +68,10 @@ class PatchRunner:
         checks: int | None = 0,
         reader: Reader | None = None,
     ) -> SwapSweepPlan:
-        """Plan the batches of pairs at some layers; ``checks``: number of spot checks."""
+        """Plan the batches of pairs at some layers.
+
+        ``checks``: number of spot checks.
+        """
         return plan_swaps(
             self.engine,
             pairs,
@@ -89,8 +92,9 @@ class PatchRunner:
         *,
         make_reader: Callable[[Sequence[Pair[Any]]], Reader] | None = None,
     ) -> list[Values]:
-        """Measure the cells of batches in passes that run together; ``make_reader``: function in
-        place of the runner's.
+        """Measure the cells of batches in passes that run together.
+
+        ``make_reader``: function in place of the runner's.
 
         Raises:
             CheckError: If a patch was not written as it should be.

@@ -21,7 +21,7 @@ from anchorlens.display import short_repr
 from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
-from anchorlens.measure.grid_cells import Cache
+from anchorlens.measure.grid_cells import Cache, NotMeasured
 from anchorlens.models.adapt import check_has_numbers
 from anchorlens.models.adapter import LensModel, act_name, patching_result_class
 from anchorlens.patching.metric_state import is_same_state, state_of
@@ -273,23 +273,23 @@ def measure_cells(
         def is_unchanged() -> bool:
             return is_same_state(state, state_of(*metrics.values()))
 
-        result = measure_grid(
-            GridRequest(
-                model=model,
-                tokens=tokens,
-                cache=cache,
-                metric=metric,
-                setter=setter,
-                site=name,
-                columns=columns_of(setter),
-                cells=indices,
-                is_stateless=is_unchanged,
-                positions=declared,
-            )
+        request = GridRequest(
+            model=model,
+            tokens=tokens,
+            cache=cache,
+            metric=metric,
+            setter=setter,
+            site=name,
+            columns=columns_of(setter),
+            cells=indices,
+            is_stateless=is_unchanged,
+            positions=declared,
         )
-        if result.values is not None:
-            return result.values
-        reason, known = result.reason, result.known
+        try:
+            return measure_grid(request)
+        except NotMeasured as why:
+            reason = str(why)
+            known = why.known
     _check_cache(cache, name, setter, indices)
     warn(f"{name}: one forward pass per cell is run, because {reason}.")
     values: list[Tensor] = []

@@ -62,7 +62,9 @@ class SweepInputs(ABC):
 
     @abstractmethod
     def record(self, spec: Any) -> dict[str, Any]:
-        """Return ``config`` (resolved arguments), ``counts`` and ``probe`` for ``run.json``."""
+        """Return ``config`` (resolved arguments, of which results need ``anchors``), ``counts`` and
+        ``probe`` for ``run.json``.
+        """
 
     @property
     def all_probes(self) -> Mapping[str, Any]:
@@ -189,8 +191,9 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
         stored: StoredInputs,
         rows: Collection[str],
     ) -> dict[str, Any]:
-        """Compute entries of the record of a saved sweep again; ``rows``: ids of the rows that may
-        be measured for it.
+        """Compute entries of the record of a saved sweep again.
+
+        ``rows``: ids of the rows that may be measured for it.
         """
         return {}
 

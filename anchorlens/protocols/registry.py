@@ -1,4 +1,5 @@
-"""Registry of protocols. To add one, make a folder beside this file and a line below.
+"""Registry of protocols. To add one, make a folder beside this file and a line below, and name its
+function in :mod:`anchorlens.running.sweeps` and ``anchorlens/__init__.pyi``.
 
 The folder ``NAME`` has ``spec.py`` with the specification (light imports, for ``--help``),
 ``analysis.py`` with ``ANALYSIS`` (no torch) and ``measurement.py`` with ``MEASUREMENT``.

@@ -76,7 +76,10 @@ def adjust_claims(results: Sequence[SweepResult]) -> pd.DataFrame:
 
 
 def adjust_findings(sweeps: "Sequence[tuple[dict[str, str], Findings]]") -> pd.DataFrame:
-    """Return the frame of :func:`adjust_claims`; ``sweeps``: names and findings of each sweep."""
+    """Return the frame of :func:`adjust_claims`.
+
+    ``sweeps``: names and findings of each sweep.
+    """
     rows: list[dict[str, Any]] = []
     for names, findings in sweeps:
         for one in findings.statements:

@@ -194,8 +194,9 @@ def _check_rows(first: SweepResult, second: SweepResult) -> None:
 def _difference(
     a: SweepResult, b: SweepResult, metric: str, n_resamples: int, seed: int, level: float
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
-    """Return table and curves of two sweeps, and the sentence on their clusters; ``level``: joint
-    level of the bands over layers and anchors.
+    """Return table and curves of two sweeps, and the sentence on their clusters.
+
+    ``level``: joint level of the bands over layers and anchors.
     """
     measured: list[pd.DataFrame] = []
     for sweep in (a, b):

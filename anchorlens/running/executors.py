@@ -32,8 +32,8 @@ from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.ray_network import local_cluster
-from anchorlens.running.runner import LocalRunner, Planned, Runner, Shard
-from anchorlens.runs.journal import differences
+from anchorlens.running.runner import LocalRunner, Planned, Runner
+from anchorlens.runs.journal import Shard, differences
 from anchorlens.runs.provenance import command_line
 from anchorlens.warn import warn
 

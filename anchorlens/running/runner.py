@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
 from anchorlens.running.spot_checks import SpotChecker
-from anchorlens.runs.journal import SweepJournal, differences
+from anchorlens.runs.journal import Shard, ShardNotes, SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
 from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
 from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, settings_of
@@ -48,33 +48,6 @@ _OTHER_INPUTS = (
     " and arguments are the same: generated answers differ between machines. Measure all shards on"
     " machines of one kind, or discard the stored shards with restart=True."
 )
-Shard = tuple[pd.DataFrame, dict[str, Any]]
-"""Rows of the samples, and :class:`ShardNotes` as JSON values, that :meth:`Runner.finish` reads."""
-
-
-@dataclass(kw_only=True)
-class ShardNotes:
-    """Notes of a shard beside its rows.
-
-    Attributes:
-        inputs: Hash of the inputs that were drawn.
-        first: Number of rows of the first batch, which are checked with it; 0 in other shards.
-        gaps: Differences of its checked cells from full forward passes.
-        checked: Number of cells that were checked.
-        known: Number of cells that were compared with a value that is known beforehand.
-        steps: Number of checked cells whose metric moved by a step.
-        splits: Number of units that were split for memory.
-        work: Work of the shard.
-    """
-
-    inputs: str
-    first: int = 0
-    gaps: list[float] = field(default_factory=list)
-    checked: int = 0
-    known: int = 0
-    steps: int = 0
-    splits: int = 0
-    work: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +248,7 @@ class LocalRunner(Runner):
         with self._within_plan():
             self._context = protocol.source.set_up(self._adapter, data, spec)
             self._ready = protocol.prepare(self._context, spec)
+            _check_layers(protocol.name, self._ready.layers, spec.layers_of(shape.n_layers))
             self._engine = choose_engine(
                 self._adapter, spec.engine, self._ready.trial, self._ready.sites
             )
@@ -429,6 +403,15 @@ def _tables_on_cpu() -> Iterator[None]:
     """Create index tensors on the CPU, whatever the default device is."""
     with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
         yield
+
+
+def _check_layers(name: str, measured: Sequence[int], recorded: Sequence[int]) -> None:
+    """Raise RuntimeError if a protocol measures layers that its arguments do not name."""
+    if not set(measured) <= set(recorded):
+        raise RuntimeError(
+            f"{name}: the inputs have the layers {list(measured)}, the arguments"
+            f" {list(recorded)}. Let prepare take them from spec.layers_of(n_layers)."
+        )
 
 
 def _work_of(units: Sequence[Any]) -> float:

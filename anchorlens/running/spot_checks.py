@@ -81,7 +81,9 @@ class SpotChecker:
     steps: int = 0
 
     def check_first(self, samples: pd.DataFrame, *, alone: bool) -> None:
-        """Check cells of the first batch; ``alone``: whether it is the only one.
+        """Check cells of the first batch.
+
+        ``alone``: whether it is the only one.
 
         Raise CheckError at a difference.
         """

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,34 @@ _VERSION = 3
 _NOTES = b"anchorlens"
 _MISSING = object()
 _CURE = "Start over with restart=True."
+
+Shard = tuple[pd.DataFrame, dict[str, Any]]
+"""Rows of the samples, and :class:`ShardNotes` as JSON values, as they are stored."""
+
+
+@dataclass(kw_only=True)
+class ShardNotes:
+    """Notes of a shard beside its rows.
+
+    Attributes:
+        inputs: Hash of the inputs that were drawn.
+        first: Number of rows of the first batch, which are checked with it; 0 in other shards.
+        gaps: Differences of its checked cells from full forward passes.
+        checked: Number of cells that were checked.
+        known: Number of cells that were compared with a value that is known beforehand.
+        steps: Number of checked cells whose metric moved by a step.
+        splits: Number of units that were split for memory.
+        work: Work of the shard.
+    """
+
+    inputs: str
+    first: int = 0
+    gaps: list[float] = field(default_factory=list)
+    checked: int = 0
+    known: int = 0
+    steps: int = 0
+    splits: int = 0
+    work: float = 0.0
 
 
 class Journal:
@@ -199,7 +228,7 @@ class SweepJournal:
                 self._remove_temporary_files()
         self._log(event="begin", shards=n_shards, found=len(self._files))
 
-    def read(self, number: int) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+    def read(self, number: int) -> Shard | None:
         """Return a shard and its notes; None if it is missing or damaged (renamed with a
         warning).
         """
@@ -225,9 +254,7 @@ class SweepJournal:
         )
         return frame, notes
 
-    def write(
-        self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]
-    ) -> tuple[pd.DataFrame, dict[str, Any]]:
+    def write(self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]) -> Shard:
         """Write a shard and return it as read back, so that resumed and uninterrupted runs have
         identical bytes.
         """

@@ -84,7 +84,10 @@ def find_clusters(samples: pd.DataFrame) -> Clusters:
 
 
 def clusters_of_rows(keys: Sequence[tuple[str, str]]) -> Clusters:
-    """Find the clusters of rows that share no donors; ``keys``: question and relation of each."""
+    """Find the clusters of rows that share no donors.
+
+    ``keys``: question and relation of each.
+    """
     rows = [(*key, "") for key in keys]
     return find_clusters(pd.DataFrame(rows, columns=["question_id", "cluster", "donor_id"]))
 

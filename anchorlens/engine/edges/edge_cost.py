@@ -107,8 +107,9 @@ def time_single_pass(adapter: Adapter, ids: tuple[int, ...]) -> float:
 
 
 def _flops_behind(shape: Shape, edge: Edge, prompts: EdgePrompts, end: int, mlp: float) -> float:
-    """Return the operations for what is behind the receiver of an edge; ``mlp``: of a token in an
-    MLP.
+    """Return the operations for what is behind the receiver of an edge.
+
+    ``mlp``: of a token in an MLP.
     """
     receiver = edge.receiver
     if receiver.kind == LOGITS:

@@ -113,7 +113,10 @@ def _final_stream(adapter: Adapter, ids: tuple[int, ...]) -> Float[Tensor, "pos 
 def _patch_of(
     adapter: Adapter, changed: ChangedInputs, number: int, edge: Edge, end: int
 ) -> _OutputPatch:
-    """Return the patch with the effect of an edge; ``number``: number of the sender."""
+    """Return the patch with the effect of an edge.
+
+    ``number``: number of the sender.
+    """
     used = changed.positions < end
     positions = changed.positions[used].cpu()
     values = changed.outputs[number][used]

@@ -315,7 +315,10 @@ def _without_claim(grid: _Grid, groups: int, best: Cell) -> tuple[str, str]:
 
 
 def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
-    """Return sentences on what limits the findings; ``cell``: the largest one."""
+    """Return sentences on what limits the findings.
+
+    ``cell``: the largest one.
+    """
     result = grid.result
     words = row_words("patch")
     notes = [result.share_note()]

@@ -263,7 +263,10 @@ class GridStatistics:
 
 
 def statistics_of(samples: pd.DataFrame, config: Mapping[str, Any]) -> GridStatistics:
-    """Return the statistics of a sweep; ``config``: that of run.json."""
+    """Return the statistics of a sweep.
+
+    ``config``: that of run.json.
+    """
     return GridStatistics(
         without_nulls(samples), tuple(config["anchors"]), config["n_resamples"], config["seed"]
     )

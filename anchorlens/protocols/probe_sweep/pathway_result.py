@@ -281,7 +281,9 @@ class PathwayResult(SweepResult):
         self, quantity: str, control: str, placebo_control: str, *, layer: int | None = None
     ) -> Estimate:
         """Compute ``delta_p_vs_placebo``, ``flip_rate`` or ``auc_drop`` between two controls by
-        row; ``layer``: only there.
+        row.
+
+        ``layer``: only there.
         """
         cut = self._arm(control, layer)
         placebo = self._arm(placebo_control, layer)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from anchorlens.constants import SITE_ORDER
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import AnswerReader, Reader, ReadoutLike, StateReader, make_readout
 from anchorlens.models.adapter import Adapter
@@ -16,8 +17,6 @@ from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.protocols.swap.pairing import NORM_MATCHED, NULL, QAPair
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.questions.tokens import TokenRow, answer_reads
-
-_ORDER = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Reading:
         return (
             anchor == "answer"
             and control in ("none", NORM_MATCHED)
-            and _ORDER.index(spec.site) <= _ORDER.index(self.probes.site)
+            and SITE_ORDER.index(spec.site) <= SITE_ORDER.index(self.probes.site)
         )
 
     def is_by_construction(
