@@ -82,7 +82,7 @@ def direction_bytes(pairs: Sequence[Pair[Any]], n_layers: int, width: int) -> in
     slots = 0
     captured: set[tuple[str, Positions]] = set()
     for _, _, place in _places_with_directions(pairs):
-        slots += 2 * len(place.target)
+        slots += 2 * len(place.target_positions)
         captured.update((one.prompt.id, one.positions) for one in place.towards or ())
     slots += sum(len(positions) for _, positions in captured)
     return 4 * n_layers * width * slots
@@ -104,16 +104,16 @@ def _direction(
     heads = adapter.n_heads(site) if is_head_site else 1
     d_head = adapter.shape.d_head if is_head_site else adapter.d_model
     width = d_head if place.head is not None else heads * d_head
-    drawn = gaussian_directions(place.direction_label, len(place.target), width)
+    drawn = gaussian_directions(place.direction_label, len(place.target_positions), width)
     gaussian = drawn.expand(adapter.n_layers, *drawn.shape)
     if place.towards is None:
         return gaussian
     first, second = (captured[one.prompt.id, one.positions] for one in place.towards)
-    difference = (first - second)[:, : len(place.target)]
+    difference = (first - second)[:, : len(place.target_positions)]
     if place.head is not None:
         difference = difference[..., place.head * d_head : (place.head + 1) * d_head]
     is_zero = difference.norm(dim=-1) == 0
-    is_zero |= _have_same_past(*place.towards)[: len(place.target)]
+    is_zero |= _have_same_past(*place.towards)[: len(place.target_positions)]
     return torch.where(is_zero[..., None], gaussian, difference)
 
 

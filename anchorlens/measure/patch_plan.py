@@ -215,8 +215,8 @@ class PairGeometries:
             source = pair.source
             changes: list[Change] = []
             for place in pair.placements:
-                sources = place.source if source else ()
-                changes.append(Change(place.target, sources, not place.direction_label))
+                sources = place.source_positions if source else ()
+                changes.append(Change(place.target_positions, sources, not place.direction_label))
             self._known[key] = RowGeometry.of_patches(
                 pair.target.ids,
                 () if source is None else source.ids,

@@ -32,8 +32,8 @@ class Placement:
     Attributes:
         anchor: Name of the anchor.
         control: Name of the control; ``none`` for the anchor itself.
-        target: Patched positions.
-        source: Positions of the activations that are patched in, slot by slot.
+        target_positions: Patched positions.
+        source_positions: Positions of the activations that are patched in, slot by slot.
         direction_label: Label of the random direction; empty if the source's activations are
             patched in.
         towards: Two other prompts, whose difference at their own positions is the direction. If
@@ -44,8 +44,8 @@ class Placement:
 
     anchor: str
     control: str
-    target: tuple[int, ...]
-    source: tuple[int, ...]
+    target_positions: tuple[int, ...]
+    source_positions: tuple[int, ...]
     direction_label: str = ""
     towards: "tuple[DirectionPrompt, DirectionPrompt] | None" = None
     draw: int = 0
@@ -118,13 +118,13 @@ class Pair(Generic[PromptT_co]):
             return self
         places = []
         for place in self.placements:
-            pairs = list(zip(place.target, place.source, strict=True))
+            pairs = list(zip(place.target_positions, place.source_positions, strict=True))
             kept = [(t, s) for t, s in pairs if t != s or t >= self.n_alike]
             # Directions are drawn for all positions of a place, so these stay together.
             if len(kept) < len(pairs) and not (kept and place.direction_label):
                 target = tuple(t for t, _ in kept)
                 source = tuple(s for _, s in kept)
-                place = replace(place, target=target, source=source)
+                place = replace(place, target_positions=target, source_positions=source)
             places.append(place)
         if all(map(is_, places, self.placements)):
             return self
@@ -144,7 +144,7 @@ class Pair(Generic[PromptT_co]):
         if self.source is None:
             return False
         to, by = (
-            (place.target, place.source)
+            (place.target_positions, place.source_positions)
             if place is not None
             else (row.positions[anchor] for row in (self.target, self.source))
         )
@@ -155,7 +155,7 @@ class Pair(Generic[PromptT_co]):
         none of them at this anchor.
         """
         chosen = [p for p in self.placements if p.anchor == anchor and p.control in controls]
-        return min((len(p.target) for p in chosen), default=None)
+        return min((len(p.target_positions) for p in chosen), default=None)
 
 
 def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
@@ -166,14 +166,14 @@ def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
         n_source = len((pair.source or pair.target).ids)
         for place in pair.placements:
             sizes, inside = (
-                (len(place.target), len(place.source)),
-                max(place.source, default=0) < n_source,
+                (len(place.target_positions), len(place.source_positions)),
+                max(place.source_positions, default=0) < n_source,
             )
             if sizes[0] != sizes[1] or not inside:
                 more = (
                     f"{sizes[0]} and {sizes[1]} positions"
                     if inside
-                    else f"position {max(place.source)} of {n_source} tokens"
+                    else f"position {max(place.source_positions)} of {n_source} tokens"
                 )
                 raise RunError(
                     f"examples.parquet is damaged: example_id={pair.base.id!r}: {place.anchor} of"
@@ -229,7 +229,7 @@ def build_batch(
         )
     with_sources: list[AnchorSwap] = []
     for swap, column in zip(swaps, columns, strict=True):
-        source = slots_of([place.source for place in column])
+        source = slots_of([place.source_positions for place in column])
         with_sources.append(replace(swap, source=source))
     return SwapBatch(
         tokens,
@@ -250,7 +250,7 @@ def _swap_of(column: Sequence[Placement], directions: Mapping[int, Tensor]) -> A
     return AnchorSwap(
         anchor=first.anchor,
         control=first.control,
-        slots=slots_of([place.target for place in column]),
+        slots=slots_of([place.target_positions for place in column]),
         directions=directions,
         heads=None if first.head is None else range(first.head, first.head + 1),
     )

@@ -184,16 +184,18 @@ def _row(pair: Any) -> dict[str, Any]:
         for place in pair.placements
     }
     places = {
-        name: place for name, place in places.items() if place.target
+        name: place for name, place in places.items() if place.target_positions
     }  # drop nulls without a position
     answer = pair.base.positions["answer"][0]
     return {
         "ids": list(pair.target.ids[:answer]),
         "donor_ids": list(
-            pair.source.ids[: 1 + max(p for place in places.values() for p in place.source)]
+            pair.source.ids[
+                : 1 + max(p for place in places.values() for p in place.source_positions)
+            ]
         ),
-        "target": {name: list(place.target) for name, place in places.items()},
-        "source": {name: list(place.source) for name, place in places.items()},
+        "target": {name: list(place.target_positions) for name, place in places.items()},
+        "source": {name: list(place.source_positions) for name, place in places.items()},
         "read": answer - 1,
         "token": pair.base.ids[answer],
         "example": pair.base.id,

@@ -223,7 +223,7 @@ def _positions_of(
     if tuple(places) == (ALL,):
         return None
     assert pair.source is not None  # every pair has two prompts
-    of = {place.anchor: place.target for place in pair.placements}
+    of = {place.anchor: place.target_positions for place in pair.placements}
     inside = set(chain.from_iterable(of.values()))
     first = ablation.first_difference(pair.source.ids)
     # Tokens that right and wrong answer share are behind the prompt.

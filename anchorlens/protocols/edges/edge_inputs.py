@@ -158,7 +158,7 @@ def prompts_of(pair: PatchPair, place: Placement) -> EdgePrompts:
     """
     assert pair.source is not None  # every pair has two prompts
     alike = pair.n_alike
-    paired = sorted(zip(place.target, place.source, strict=True))
+    paired = sorted(zip(place.target_positions, place.source_positions, strict=True))
     kept = [(t, s) for t, s in paired if not t == s < alike]
     return EdgePrompts(
         target=pair.target.ids,

@@ -210,7 +210,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
                 "donor_id": pair.donor_id,
                 "anchor": [join_anchor(edge.name, place.anchor) for edge in unit.edges],
                 "layer": [inputs.layer_of(edge) for edge in unit.edges],
-                "position": place.target[0] if spec.by == "position" else None,
+                "position": place.target_positions[0] if spec.by == "position" else None,
                 "head": [None if head < 0 else head for head in heads],
                 "control": place.control,
                 "draw": place.draw,

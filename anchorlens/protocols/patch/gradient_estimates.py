@@ -94,7 +94,9 @@ def attribute_batch(
     name = inputs.reading.name
     changed: list[Metrics] = []
     for place in pair.placements:
-        scores = patch_scores(target, source, at=place.target, by=place.source, head=place.head)
+        scores = patch_scores(
+            target, source, at=place.target_positions, by=place.source_positions, head=place.head
+        )
         changed.append(Metrics({name: (target.value + scores[layers])[:, None]}))
     before = torch.tensor([target.value], dtype=torch.float64, device="cpu")
     return Metrics({name: before}), changed

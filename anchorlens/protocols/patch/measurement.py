@@ -151,10 +151,12 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
             is_fixed = [layer in layers for layers in fixed]
             by_construction.append(is_fixed)
         return {
-            "position": place.target[0] if spec.by in ("position", "head_position") else None,
+            "position": place.target_positions[0]
+            if spec.by in ("position", "head_position")
+            else None,
             "head": place.head,
             "unit": reading.unit,
-            "n_patched": [len(one.target) for one in own],
+            "n_patched": [len(one.target_positions) for one in own],
             "by_construction": by_construction,
         }
 

@@ -174,10 +174,12 @@ def values_by_construction(
     """
     target = pair.target.ids
     source = pair.source.ids if pair.source is not None else ()
-    patched = set(place.target)
+    patched = set(place.target_positions)
     read = set(reads)
     is_own = place.control == "none"
-    in_place = all(t == s for t, s in zip(place.target, place.source, strict=True))
+    in_place = all(
+        t == s for t, s in zip(place.target_positions, place.source_positions, strict=True)
+    )
     differ = {p for p, (a, b) in enumerate(zip(target, source, strict=False)) if a != b}
     n_alike = min(differ, default=min(len(target), len(source)))
     if in_place and max(patched) < n_alike:

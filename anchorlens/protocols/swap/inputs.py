@@ -117,11 +117,15 @@ class SwapInputs(SweepInputs):
             own = nulls.setdefault(pair.target.id, {})
             for place in pair.placements:
                 if place.control != "none":
-                    own[f"{place.control}:{place.anchor}:{pair.donor_id}"] = list(place.target)
+                    own[f"{place.control}:{place.anchor}:{pair.donor_id}"] = list(
+                        place.target_positions
+                    )
                 for one in place.towards or ():
                     directions[one.prompt.id] = one.prompt
                 if place.control == SAME_ROLE:
-                    own[f"{SAME_ROLE}_source:{place.anchor}:{pair.donor_id}"] = list(place.source)
+                    own[f"{SAME_ROLE}_source:{place.anchor}:{pair.donor_id}"] = list(
+                        place.source_positions
+                    )
         fitted: dict[str, tuple[TokenRow, ...]] = {}
         # p_true measures every row; a probe is fitted on the rows of other splits.
         if truth is not None and self.reading.probes is not None:

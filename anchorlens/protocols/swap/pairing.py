@@ -247,7 +247,7 @@ class PairMaker:
                     )
                     null = Placement(anchor, control, where, by[: len(where)])
                 name = anchor if control == NULL else f"{anchor}, {control}"
-                lacking = len(by) - len(null.target)
+                lacking = len(by) - len(null.target_positions)
                 self.null_shortfall[name] = self.null_shortfall.get(name, 0) + lacking
                 if control == NORM_MATCHED:
                     placements += self._placements_of_draws(target, source, base_id, donor_id, null)
@@ -303,7 +303,7 @@ def towards(
     """
     found: list[DirectionPrompt] = []
     for row in rows:
-        positions = positions_towards(row, target, place.anchor, place.target)
+        positions = positions_towards(row, target, place.anchor, place.target_positions)
         if positions is None:
             return None
         found.append(DirectionPrompt(row, positions))

@@ -105,7 +105,7 @@ class Reading:
             changed_positions: set[int] = set()
             for place in pair.placements:
                 if (place.anchor, place.control) == (anchor, control):
-                    changed_positions.update(place.target)
+                    changed_positions.update(place.target_positions)
             if not read & changed_positions:
                 return True
         same = changed == range(1) and pair.same_tokens(anchor, control)
