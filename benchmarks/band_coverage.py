@@ -24,6 +24,10 @@ Means of ΔP, one row per question:
 - ``rare``: one question in 30 loses 50 points at all layers, the others hardly move. A sample
   without such a question looks like one without an effect.
 
+Steps: ``accuracy 90 %``, a metric function that is 1 for nine of ten questions at half of the
+layers and 0 at the others; ``accuracy 90 %, no bound`` without the exact bound for layers at which
+all questions agree.
+
 Rates: ``flips 15 %`` and ``flips 5 %``, minus the flips of a placebo with the same rate.
 
 AUC, two rows per question: normal scores with AUC 0.7 and 0.95, ``heavy-tailed AUC`` (scores with t
@@ -121,7 +125,7 @@ class World(NamedTuple):
         draw: Function of a generator and a number of questions; values [question layer], or scores
             of two probes [layer row] of the true and the false answer of each question.
         truth: Value at each layer; None: that of 160,000 drawn rows.
-        kind: ``mean``, ``rate``, ``auc`` or ``auc difference``.
+        kind: ``mean``, ``rate``, ``step``, ``auc`` or ``auc difference``.
     """
 
     draw: Callable[[np.random.Generator, int], Array]
@@ -147,7 +151,15 @@ def paired_scores(
     return world
 
 
+def steps(rng: np.random.Generator, n: int) -> Array:
+    """Draw values that are 1 for nine of ten questions at half of the layers, and 0 elsewhere."""
+    return ((rng.random((n, LAYERS)) < 0.9) & (np.arange(LAYERS) < LAYERS // 2)).astype(float)
+
+
 ZERO = np.zeros(LAYERS)
+STEP = 0.9 * (np.arange(LAYERS) < LAYERS // 2)
+# Kind of values -> by how much an unseen question may differ.
+SPANS = {"mean": 0, "rate": 100, "step": 1}
 WORLDS = {
     "normal": World(normal),
     "heavy-tailed": World(heavy_tailed),
@@ -158,6 +170,8 @@ WORLDS = {
     "curve sparse": World(shapes(0.15, 1), ZERO),
     "null sparse": World(shapes(0.05, -1), ZERO),
     "rare": World(rare),
+    "accuracy 90 %": World(steps, STEP, "step"),
+    "accuracy 90 %, no bound": World(steps, STEP),
     "flips 15 %": World(flip_difference(0.15), ZERO, "rate"),
     "flips 5 %": World(flip_difference(0.05), ZERO, "rate"),
     "AUC 0.7": World(paired_scores(0.74), kind="auc"),
@@ -267,10 +281,12 @@ def truth_of(world: World) -> Array:
 def band_of(world: World, rng: np.random.Generator, n: int, resamples: int, seed: int) -> Band:
     """Draw ``n`` questions and return the bands of the package."""
     rows = world.draw(rng, n)
-    if world.kind in ("mean", "rate"):
+    if world.kind in SPANS:
         draws = Resamples.of(np.arange(n), n_resamples=resamples, seed=seed)
         return band(
-            draws.means(rows, np.ones_like(rows, dtype=bool)), rate=world.kind == "rate", limit=100
+            draws.means(rows, np.ones_like(rows, dtype=bool)),
+            span=SPANS[world.kind],
+            limit=100,
         )
     draws, label = (
         Resamples.of(np.repeat(np.arange(n), 2), n_resamples=resamples, seed=seed),

@@ -3,7 +3,9 @@ errors.
 """
 
 import ast
+import io
 import json
+import sys
 import warnings
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 
 import anchorlens as al
 from anchorlens.cli import entry, output
+from anchorlens.cli.entry import main
 from anchorlens.display import escape_hidden, escape_hidden_json
 from anchorlens.errors import DataError
 from anchorlens.progress import progress
@@ -191,3 +194,16 @@ def test_every_command_prints_through_the_escaping_functions():
         texts = (ast.unparse(node) for node in calls if isinstance(node, ast.Call))
         found += [text for text in texts if text.startswith(("click.echo(", "print("))]
     assert found == ["click.echo(ctx.get_help())"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch, encoding):
+    """Titles of tables have a Δ: every sweep ended with a traceback, after its work."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(SystemExit) as stop:
+        main(["donors", "--help"])
+    assert stop.value.code in (0, 2)
+    print("ΔP", file=sys.stdout)
+    out.flush()
+    assert out.buffer.getvalue().endswith(b"?P\n")

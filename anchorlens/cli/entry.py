@@ -6,6 +6,7 @@ error.
 """
 
 import errno
+import io
 import sys
 import warnings
 from collections.abc import Sequence
@@ -106,6 +107,10 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object) -
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the ``anchorlens`` command and exit."""
     warnings.showwarning = _show_warning  # one line on standard error, without file names
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal's encoding lacks, such as Δ in ASCII, is shown as "?".
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     if wrong := next((one for one in given if not is_utf8(one)), None):
         note_error(

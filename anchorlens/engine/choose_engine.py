@@ -67,6 +67,14 @@ def choose_engine(
             f" {_first_line(why)}. {fix}",
             argument="model",
         ) from why
+    # Minus infinity is the logit of a token that a model excludes.
+    if bool((logits.isnan() | (logits == torch.inf)).any()):
+        raise InputError(
+            f"model: its logits on a row of {len(ids)} tokens are not finite. In float16 numbers"
+            " above 65,504 are infinite: use dtype='bfloat16' or 'float32'. Otherwise check its"
+            " weights and your hooks.",
+            argument="model",
+        )
     read = _gap(adapter, stream, logits)
     if not read <= _tolerance(adapter):
         raise InputError(
@@ -76,14 +84,31 @@ def choose_engine(
             argument="model",
         )
     if engine == "reference":
+        _check_repeats(adapter, ids, logits)
         return ReferenceEngine(adapter)
     reason = find_cone_obstacle(adapter, sites)
     cone = ConeEngine(adapter) if reason is None else None
     reason = reason if cone is None else _difference(cone, ids, logits)
     if cone is not None and reason is None:
         return cone
+    _check_repeats(adapter, ids, logits)
     warn(f"The cone engine cannot be used: {reason}. The slower reference engine is used instead.")
     return ReferenceEngine(adapter, reason or "")
+
+
+def _check_repeats(adapter: Adapter, ids: Tensor, logits: Float[Tensor, "pos d_vocab"]) -> None:
+    """Raise InputError if the model gives other logits when a row runs again, as with dropout; the
+    cone engine has no such parts.
+    """
+    stream, _ = adapter.whole(ids)
+    gap = _gap(adapter, stream, logits)
+    if not gap <= _tolerance(adapter):
+        raise InputError(
+            f"model: a second pass over the same row differs by {_format_gap(gap)}, which would"
+            " count as an effect. Call model.eval(), which switches dropout off, and remove hooks"
+            " that draw at random.",
+            argument="model",
+        )
 
 
 def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:

@@ -227,6 +227,13 @@ class AnswerReader:
         plan = self.plan
         table = torch.zeros(mask.shape, dtype=torch.float32, device="cpu")
         table[plan.row, plan.slot] = log_prob
+        if bool(log_prob.isnan().any()):
+            raise InputError(
+                "model: the log-probability of an answer is NaN, because its numbers overflow."
+                " In float16 numbers above 65,504 are infinite: use dtype='bfloat16' or 'float32'."
+                " Otherwise check its weights.",
+                argument="model",
+            )
         log_p = call_user_function("readout", self.readout, log_probs=table, mask=mask)
         if not isinstance(log_p, Tensor):
             raise InputError(

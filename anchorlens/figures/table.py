@@ -220,7 +220,7 @@ def _frame_of(result: object, controls: bool, metric: str | None) -> pd.DataFram
     if isinstance(result, SweepResult | Comparison):
         return result.curves(controls=controls)
     raise InputError(
-        "results: plot_curves takes sweeps, comparisons and curves frames, not"
+        "results: takes sweeps, comparisons and curves frames, not"
         f" {type(result).__name__}. Pass a sweep, its curves(controls=True), or a list of these."
     )
 

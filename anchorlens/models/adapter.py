@@ -5,7 +5,7 @@ HookedTransformer exists in TransformerLens 3.9, TransformerBridge in 3.9 and 4.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorlens.constants import BACKENDS, HEAD_SITES, SITES
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.fingerprint import call_user_function, callable_name
+from anchorlens.fingerprint import call_user_function, callable_name, fingerprint
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.parity import Reference
 from anchorlens.models.read import Read
@@ -138,6 +138,24 @@ def site_name(site: SiteLike) -> str:
         f"site={site!r}: not a site. Give one of {', '.join(SITES)}, or layer -> hook name.",
         argument="site",
     )
+
+
+# Where torch keeps the hooks of a module.
+HOOK_LISTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def hook_fingerprints(adapter: "Adapter") -> dict[str, str]:
+    """Return the fingerprints of a user's hooks by module, because they change the numbers of the
+    model as its weights do.
+    """
+    found: dict[str, list[str]] = {}
+    for name, hook in adapter.list_user_hooks():
+        # TransformerLens wraps the function in one that holds its hook point.
+        names = getattr(getattr(hook, "__code__", None), "co_freevars", ())
+        if "hook" in names:
+            hook = hook.__closure__[names.index("hook")].cell_contents
+        found.setdefault(name, []).append(fingerprint(hook))
+    return {name: " ".join(own) for name, own in found.items()}
 
 
 class Adapter(ABC):
@@ -316,6 +334,10 @@ class Adapter(ABC):
         """Describe a user's hook, or a module that replaces a hook point, that the cone engine
         would skip; None if none.
         """
+
+    @abstractmethod
+    def list_user_hooks(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name of each module with a user's hook, and the function that runs there."""
 
     @abstractmethod
     def reference(self) -> Reference | str:

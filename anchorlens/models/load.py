@@ -30,6 +30,8 @@ from anchorlens.warn import warn
 ModelLike: TypeAlias = "str | os.PathLike[str] | LensModel | PreTrainedModel"
 
 
+# Tensors of inference mode could not take part in a backward pass later.
+@torch.inference_mode(False)
 def load_model(
     name_or_path: ModelLike,
     device: str | torch.device | None = None,

@@ -65,7 +65,7 @@ def check_not_empty(
     most_frequent = counts[0][0]
     fix = fixes.get(most_frequent, _TOKEN_FIX if most_frequent.endswith("_token") else "")
     first = next(row for row in dropped if row.reason == most_frequent)
-    example = f" The first: {first.detail}." if first.detail else ""
+    example = f" The first: {first.detail.rstrip('.')}." if first.detail else ""
     raise EmptySweepError(
         f"No row is left to measure {what}. Dropped: {reasons}.{example} {fix}".rstrip()
     )

@@ -42,7 +42,7 @@ _QUICK_STEP = 4
 def read_toml(source: str | Path) -> dict[str, Any]:
     """Parse a TOML text or file. Raise InputError if it cannot be read or is not TOML."""
     try:
-        text = source.read_text(encoding="utf8") if isinstance(source, Path) else source
+        text = source.read_text(encoding="utf-8-sig") if isinstance(source, Path) else source
     except UnicodeDecodeError as error:
         raise InputError(f"Cannot read {source}: it is not UTF-8.") from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

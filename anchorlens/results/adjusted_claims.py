@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from anchorlens.errors import InputError
 from anchorlens.results.estimates import LayerEstimate, format_layers, join_with_and
 from anchorlens.results.findings import (
     ALPHA,
@@ -69,7 +70,13 @@ def adjust_claims(results: Sequence[SweepResult]) -> pd.DataFrame:
         >>> al.adjust_claims(al.load_run("runs/study"))  # doctest: +SKIP
     """
     named: list[tuple[dict[str, str], Findings]] = []
-    for one in results:
+    every = [results] if isinstance(results, SweepResult) else results
+    if isinstance(every, str | bytes) or not all(isinstance(one, SweepResult) for one in every):
+        raise InputError(
+            "results: give sweeps, such as those of al.load_run('runs/study').",
+            argument="results",
+        )
+    for one in every:
         names = (one.run_id, one.protocol.name, one.model, one.dataset)
         named.append((dict(zip(_NAMES, names, strict=True)), one.findings))
     return adjust_findings(named)

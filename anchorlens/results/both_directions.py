@@ -13,7 +13,7 @@ from anchorlens.results.findings import BEYOND_POSITIONS, Findings
 from anchorlens.results.sweep import SweepResult
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class BothDirections:
     """Noising and denoising sweep of the same questions; ``direction="both"`` of
     :func:`anchorlens.swap_sweep` returns it.

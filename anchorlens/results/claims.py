@@ -44,7 +44,7 @@ from anchorlens.results.findings import (
     claim_status,
     decimals,
 )
-from anchorlens.statistics.bands import p_values
+from anchorlens.statistics.bands import RATE, p_values
 from anchorlens.statistics.pathways import quantity_frame
 from anchorlens.statistics.resamples import Estimate
 
@@ -147,7 +147,7 @@ def _p_value(estimate: Estimate, *, rate: bool) -> float:
         return 1.0
     scale *= np.sqrt(n / (n - 1))
     of_t = 2 * float(stdtr(n - 1, -abs(estimate.value[0]) / scale)) if scale > 0 else 0.0
-    return max(float(p_values(estimate, rate=rate)[0]), of_t)
+    return max(float(p_values(estimate, span=RATE if rate else 0.0)[0]), of_t)
 
 
 def level_of(looks: int) -> float:

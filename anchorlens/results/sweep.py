@@ -53,9 +53,10 @@ _ROWS = 10
 _HALF = ("bfloat16", "float16")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class SweepResult:
-    """Result of a sweep; frozen.
+    """Result of a sweep; frozen. Two results are equal if they are the same object:
+    :func:`anchorlens.compare` compares numbers.
 
     Attributes:
         protocol: Analysis of the protocol.

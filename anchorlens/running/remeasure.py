@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS, POINTS
-from anchorlens.display import one_line
+from anchorlens.display import join_words, one_line
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half
 from anchorlens.errors import InputError, RunError
 from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapt import adapt
-from anchorlens.models.adapter import HAS_HOOKED, Adapter
+from anchorlens.models.adapter import HAS_HOOKED, Adapter, hook_fingerprints
 from anchorlens.models.card import model_card
 from anchorlens.models.devices import free_memory
 from anchorlens.models.load import as_lens_model, load_model
@@ -182,10 +182,20 @@ def _load(
         then, now = str(record[f"{what}_sha256"]), str(now)
         text = now[:12] if then == now else f"{then[:12]} then, {now[:12]} now"
         checks.append((f"{what}: {name}", "match" if then == now else "mismatch", text))
+    adapter = adapt(lens_model)
+    hooks_then = record.get("hooks", {})
+    hooks_now = hook_fingerprints(adapter)
+    if hooks_then != hooks_now:
+        text = f"hooks at {_list_hooks(hooks_then)} then, at {_list_hooks(hooks_now)} now"
+        checks.append((f"hooks: {name}", "mismatch", text))
     described = {key: value for key, value in model_record(card).items() if key in _DESCRIBED}
     if problem := compare_values("model", record, described, subset=1):
         checks.append((f"model: {name}", "mismatch", problem))
-    return adapt(lens_model), checks
+    return adapter, checks
+
+
+def _list_hooks(hooks: Mapping[str, str]) -> str:
+    return join_words(name or "the model" for name in hooks) if hooks else "no place"
 
 
 def restore_specification(

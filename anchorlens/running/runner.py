@@ -24,13 +24,20 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.measure.budget import MallocTrimmer, SweepPlan
 from anchorlens.models.adapt import adapt, check_has_numbers
+from anchorlens.models.adapter import Adapter, hook_fingerprints
 from anchorlens.models.card import model_card
 from anchorlens.models.devices import fix_free_memory, free_memory
 from anchorlens.models.load import as_lens_model
 from anchorlens.progress import Progress, progress, waiting
 from anchorlens.prompts.sweep_context import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.protocols.base import Measurement, Recheckable, SweepInputs
+from anchorlens.protocols.base import (
+    Measurement,
+    Recheckable,
+    SweepInputs,
+    check_finite,
+    check_layers,
+)
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
@@ -234,7 +241,7 @@ class LocalRunner(Runner):
     @property
     @override
     def card(self) -> Mapping[str, object]:
-        return model_record(model_card(self._adapter.model))
+        return _record_of_model(self._adapter)
 
     @override
     def plan(self, free: int) -> Planned:
@@ -248,7 +255,7 @@ class LocalRunner(Runner):
         with self._within_plan():
             self._context = protocol.source.set_up(self._adapter, data, spec)
             self._ready = protocol.prepare(self._context, spec)
-            _check_layers(protocol.name, self._ready.layers, spec.layers_of(shape.n_layers))
+            check_layers(protocol.name, self._ready.layers, spec.layers_of(shape.n_layers))
             self._engine = choose_engine(
                 self._adapter, spec.engine, self._ready.trial, self._ready.sites
             )
@@ -296,6 +303,8 @@ class LocalRunner(Runner):
             )
             for unit in units:
                 parts = memory.measure_or_split(measure, unit)
+                for part in parts:
+                    check_finite(part)
                 frames.append(pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0])
                 if number == 0 and len(frames) == 1:
                     self._check_first_batch(frames[0], notes, bar)
@@ -365,7 +374,8 @@ class LocalRunner(Runner):
 
     @contextmanager
     def _within_plan(self) -> Iterator[None]:
-        with _tables_on_cpu(), fix_free_memory(self.free):
+        # Attribution needs gradients, which tensors of inference mode cannot have.
+        with _tables_on_cpu(), fix_free_memory(self.free), torch.inference_mode(False):
             yield
 
     def _fit(self, bar: Progress) -> None:
@@ -405,13 +415,10 @@ def _tables_on_cpu() -> Iterator[None]:
         yield
 
 
-def _check_layers(name: str, measured: Sequence[int], recorded: Sequence[int]) -> None:
-    """Raise RuntimeError if a protocol measures layers that its arguments do not name."""
-    if not set(measured) <= set(recorded):
-        raise RuntimeError(
-            f"{name}: the inputs have the layers {list(measured)}, the arguments"
-            f" {list(recorded)}. Let prepare take them from spec.layers_of(n_layers)."
-        )
+def _record_of_model(adapter: Adapter) -> dict[str, object]:
+    """Return the record of a model with the fingerprints of hooks that a user attached."""
+    hooks = hook_fingerprints(adapter)
+    return model_record(model_card(adapter.model)) | ({"hooks": hooks} if hooks else {})
 
 
 def _work_of(units: Sequence[Any]) -> float:
@@ -458,7 +465,7 @@ def _result(
         **parts.pop("config", {}),
         **({"own_code": code} if code else {}),
     }
-    card = model_record(model_card(context.adapter.model))
+    card = _record_of_model(context.adapter)
     data = context.data.record()
     run_id = run_id_of(config, card, data)
     counts = parts.pop("counts", {}) | {

@@ -160,7 +160,8 @@ class Study:
             loaded.append(data)
         if (again := _repeated([data.name for data in loaded])) is not None:
             raise InputError(
-                f"Two data sets have the name {again!r}. Give different names with dataset_name=."
+                f"Two data sets have the name {again!r}. Give different names: name= in a study's"
+                " [[data]], dataset_name= in Python."
             )
         for data in loaded:
             if isinstance(data, QAData):

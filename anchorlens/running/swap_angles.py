@@ -73,8 +73,8 @@ def swap_angles(model: Any, sweep: SweepResult, *, batch_size: int | None = None
         # Pairs without an anchor of their own hold other controls only.
         for anchor in spec.anchors:
             own = [_own_place(pair, anchor) for pair in pairs]
-            targets = slots_of([() if place is None else place.target for place in own])
-            sources = slots_of([() if place is None else place.source for place in own])
+            targets = slots_of([() if place is None else place.target_positions for place in own])
+            sources = slots_of([() if place is None else place.source_positions for place in own])
             (base,) = capture(adapter, of_base, spec.site, [targets], to_host=True)
             (donor,) = capture(adapter, of_donor, spec.site, [sources], to_host=True)
             for layer in inputs.layers:

@@ -88,7 +88,8 @@ def read_command(target: Path) -> Mapping[str, Any]:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    if not (folder / "run.json").is_file():
+    is_finished = (folder / "samples.parquet").is_file()
+    if is_finished or not (folder / "run.json").is_file():
         raise RunError(
             f"{folder} holds no parts of a run to merge. Give the path that the jobs had as out=."
         )

@@ -140,6 +140,8 @@ def read_record(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise RunError(
             f"{folder} does not exist. Give the path of a run directory that a sweep has written."
         )
+    if not folder.is_dir():
+        raise RunError(f"{folder} is a file. Give the run directory, which contains run.json.")
     if not file.is_file():
         raise RunError(
             f"{folder} is not a run: it has no run.json."

@@ -27,6 +27,8 @@ from anchorlens.errors import ShapeError
 from anchorlens.statistics.resamples import Array, Counts, Estimate, Resamples
 
 _EQUAL = 1e-9
+RATE = 100.0
+"""Span of a rate in percentage points."""
 _FAR = 0.1
 """Share of the farthest question's distance, of all points, from which on a question is far."""
 
@@ -68,7 +70,11 @@ class Band:
 
 
 def band(
-    estimate: Estimate, *, level: float = 0.95, rate: bool = False, limit: float = np.inf
+    estimate: Estimate,
+    *,
+    level: float = 0.95,
+    span: Array | float = 0.0,
+    limit: float = np.inf,
 ) -> Band:
     """Compute both bands of a mean, a rate or a difference.
 
@@ -79,9 +85,10 @@ def band(
     Args:
         estimate: Values with standard errors, of the sample and of each resample.
         level: Coverage, in (0, 1).
-        rate: Whether values are rates in percentage points, or differences of two. Points that are
-            equal in all resamples (no row flips) then get the exact binomial bound for n questions
-            without an event.
+        span: By how much a question of another kind would differ, where values move in steps: 100
+            for rates in percentage points and for differences of two; 0 for values without steps,
+            [point] or one for all. Points that are equal in all resamples (no row flips) get the
+            exact binomial bound for n questions without an event, times it.
         limit: Largest absolute value of the quantity for a question; both bands are clipped there.
             If few questions carry the effect, the simultaneous band allows for one more question at
             either limit.
@@ -97,18 +104,19 @@ def band(
     ends = np.full((4, len(usable)), np.nan)
     if usable.any():
         inside = estimate.at(usable)
-        low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), rate)
+        steps = np.broadcast_to(np.asarray(span, dtype=np.float64), usable.shape)[usable]
+        low, high = _pointwise(inside, np.full(usable.sum(), 1 - level), steps)
         below, above = _sup_t(inside.draws - inside.value, inside, level, limit)
         if estimate.effects.size:
             below = np.fmax(below, _width_of_unseen(-inside.far[0], inside.n, level))
             above = np.fmax(above, _width_of_unseen(inside.far[1], inside.n, level))
         sim_low = inside.value - below
         sim_high = inside.value + above
-        constant = _constant(inside)
-        if rate and constant.any():
-            bound = 100 * _unseen((1 - level) / len(constant), inside.n[constant])
-            sim_low[constant] = inside.value[constant] - bound
-            sim_high[constant] = inside.value[constant] + bound
+        stepped = _constant(inside) & (steps > 0)
+        if stepped.any():
+            bound = steps[stepped] * _unseen((1 - level) / len(stepped), inside.n[stepped])
+            sim_low[stepped] = inside.value[stepped] - bound
+            sim_high[stepped] = inside.value[stepped] + bound
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
     low, high, sim_low, sim_high = ends
@@ -158,9 +166,9 @@ def is_concentrated(n_effective: npt.ArrayLike, n: npt.ArrayLike) -> npt.NDArray
     )
 
 
-def p_values(estimate: Estimate, *, rate: bool = False) -> Array:
+def p_values(estimate: Estimate, *, span: float = 0.0) -> Array:
     """Compute two-sided p-values for the value 0, by inversion of the pointwise interval of
-    :func:`band`.
+    :func:`band`, which explains ``span``.
     """
     usable = _usable(estimate)
     inside = estimate.at(usable)
@@ -170,7 +178,7 @@ def p_values(estimate: Estimate, *, rate: bool = False) -> Array:
     most = np.ones(usable.sum())
     for _ in range(40):
         middle = (least + most) / 2
-        low, high = _pointwise(inside, middle, rate, ordered)
+        low, high = _pointwise(inside, middle, np.full(len(middle), float(span)), ordered)
         excluded = (low > 0) | (high < 0)
         least = np.where(excluded, least, middle)
         most = np.where(excluded, middle, most)
@@ -289,7 +297,7 @@ def _constant(estimate: Estimate) -> npt.NDArray[np.bool_]:
 
 
 def _pointwise(
-    estimate: Estimate, alpha: Array, rate: bool, ordered: Array | None = None
+    estimate: Estimate, alpha: Array, span: Array, ordered: Array | None = None
 ) -> tuple[Array, Array]:
     """Return the pointwise interval of level 1 - ``alpha``, [point].
 
@@ -304,11 +312,11 @@ def _pointwise(
     upper = _at_rank(ordered, (1 - alpha / 2) * last)
     low = value + wider * (lower - value)
     high = value + wider * (upper - value)
-    constant = _constant(estimate)
-    if rate and constant.any():
-        bound = 100 * _unseen(alpha[constant], n[constant])
-        low[constant] = value[constant] - bound
-        high[constant] = value[constant] + bound
+    stepped = _constant(estimate) & (span > 0)
+    if stepped.any():
+        bound = span[stepped] * _unseen(alpha[stepped], n[stepped])
+        low[stepped] = value[stepped] - bound
+        high[stepped] = value[stepped] + bound
     return low, high
 
 

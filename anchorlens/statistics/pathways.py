@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.statistics.bands import Band, auc_band, band
+from anchorlens.statistics.bands import RATE, Band, auc_band, band
 from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = npt.NDArray[np.float64]
@@ -162,7 +162,12 @@ def quantity_frame(
     if auc:
         made = auc_band(estimate, level=level, cross_fitted=cross_fitted)
     else:
-        made = band(estimate, level=level, rate=rate, limit=_LIMITS.get(quantity, 100.0))
+        made = band(
+            estimate,
+            level=level,
+            span=RATE if rate else 0.0,
+            limit=_LIMITS.get(quantity, 100.0),
+        )
     return band_frame(layers, quantity, control, made)
 
 

@@ -313,3 +313,30 @@ def test_an_error_is_found_whatever_the_distribution(monkeypatch, change, value,
     assert chosen(adapter)[0].name == "cone"
     monkeypatch.setattr(HookedBlock, "mlp_out", lambda self, x: wrong * right(self, x))
     assert chosen(adapter)[0].name == "reference"
+
+
+def test_a_model_whose_numbers_change_from_pass_to_pass_is_refused(tiny):
+    """Dropout would be measured as an effect, and the reference engine has no spot checks."""
+    model = load_model(str(tiny("gpt2")), device="cpu", backend="bridge", progress=False)
+    adapter = adapt(model.train())
+    for engine in ("cone", "reference"):
+        with raises(InputError, "model", word="eval"):
+            chosen(adapter, engine)
+    adapter = adapt(model.eval())
+    assert chosen(adapter)[0].name == "cone"
+
+
+def test_a_hook_that_draws_at_random_is_refused(fresh):
+    model = fresh()
+    model.add_hook("blocks.0.hook_resid_post", lambda x, hook: x + torch.randn_like(x))
+    with raises(InputError, "model", word="at random"):
+        chosen(adapt(model))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_not_finite_are_named(fresh, value):
+    model = fresh()
+    with torch.no_grad():
+        model.W_E[TRIAL[0]] = value
+    with raises(InputError, "model", word="not finite"):
+        chosen(adapt(model))

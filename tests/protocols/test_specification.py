@@ -1,4 +1,5 @@
 """A specification: checked where it is made, frozen, written to TOML and read again, and made again
+from anchorlens.protocols.specification import read_toml
 from run.json.
 """
 
@@ -20,7 +21,7 @@ from anchorlens.protocols.registry import (
     measurement_of,
     specification_of,
 )
-from anchorlens.protocols.specification import Specification
+from anchorlens.protocols.specification import Specification, read_toml
 from tests.protocols.sweeps import run
 from tests.questions.make import capitals
 
@@ -519,3 +520,10 @@ def test_help_and_docstring_show_arguments_by_group():
 def test_the_number_of_shots_is_said_where_it_was_left_out():
     assert al.Swap(prompt="fewshot").prompt == "fewshot(4)"
     assert al.Swap(prompt="fewshot") == al.Swap(prompt="fewshot(4)")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    """Editors of Windows write one."""
+    file = tmp_path / "swap.toml"
+    file.write_text("seed = 3\n", encoding="utf-8-sig")
+    assert read_toml(file) == {"seed": 3}

@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from anchorlens.results.adjusted_claims import adjust_findings, adjustment_text, claim_rows
+from anchorlens.errors import InputError
+from anchorlens.results.adjusted_claims import (
+    adjust_claims,
+    adjust_findings,
+    adjustment_text,
+    claim_rows,
+)
 from anchorlens.results.claims import Claim, Looks, claim_statements, note_on_sign_flips
 from anchorlens.results.estimates import LayerEstimate, LayerEstimates
 from anchorlens.results.findings import (
@@ -240,3 +246,10 @@ def test_swaps_and_grids_are_adjusted_and_a_small_p_value_claims_nothing():
     _, rows = claim_rows(frame)
     assert rows[0][1:5] == ["delta_p_minus_null (subject, same_role)", "4", "-9.0", "3-4"]
     assert rows[1][1:5] == ["effect", "", "", ""]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("results", ["runs/study", ["runs/study"], [None]])
+def test_claims_are_those_of_sweeps(results):
+    with pytest.raises(InputError, match="load_run"):
+        adjust_claims(results)

@@ -1,5 +1,6 @@
 """A sweep's result: what it says of itself."""
 
+import copy
 import os
 import re
 from dataclasses import replace
@@ -296,3 +297,12 @@ def test_what_is_given_out_is_a_copy(sweep):
     tensor = sweep.delta_p
     tensor += 1
     assert not np.allclose(tensor, sweep.delta_p)
+
+
+def test_results_are_equal_if_they_are_the_same_object(sweep):
+    """Frames have no truth value, so that a comparison of all fields failed."""
+    again = copy.deepcopy(sweep)
+    assert sweep == sweep
+    assert sweep != again
+    assert again not in [sweep]
+    assert len({sweep, again}) == 2

@@ -340,3 +340,21 @@ def test_a_job_of_a_study_without_a_row_says_so(tiny, tmp_path):
     with pytest.raises(EmptySweepError):
         al.run_study(study, tmp_path / "out", job="1/2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_hooks_of_the_user_are_part_of_a_run(tiny, tmp_path):
+    """A hook changes the numbers as weights do, and shards of both were merged."""
+    model = al.load_model(str(tiny("llama")), device="cpu", progress=False)
+    plain = swap(model, engine="reference")
+    model.add_hook("blocks.0.hook_resid_post", lambda x, hook: x * 3.0)
+    stopped(lambda **more: swap(model, engine="reference", **more), tmp_path / "out")
+    for factor in (None, 0.2):
+        model.reset_hooks()
+        if factor is not None:
+            model.add_hook("blocks.0.hook_resid_post", lambda x, hook, by=factor: x * by)
+        with pytest.raises(RunError, match=r"model\.hooks"):
+            swap(model, engine="reference", out=tmp_path / "out", resume=True)
+    hooked = swap(model, engine="reference")
+    assert hooked.run_id != plain.run_id
+    assert hooked.record["model"]["hooks"].keys() == {"blocks.0.hook_resid_post"}
+    assert "hooks" not in plain.record["model"]

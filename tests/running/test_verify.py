@@ -528,3 +528,15 @@ def test_wrong_arguments(written, tiny_model, tmp_path):
     assert verify(written("swap"), tiny_model, cells=10**6).ok  # all there are
     with raises(InputError, "stream"):
         verify(written("swap"), tiny_model, model="a/b/c.gguf", stream=True)
+
+
+def test_hooks_that_are_missing_are_named(tiny, tmp_path):
+    model = al.load_model(str(tiny("llama")), device="cpu", progress=False)
+    model.add_hook("blocks.0.hook_resid_post", lambda x, hook: x * 3.0)
+    with pytest.warns(UserWarning, match="a hook is attached"):
+        al.swap_sweep(model, capitals(), layers=(1,), **SMALL).save(tmp_path / "run")
+    assert al.verify_run(tmp_path / "run", model=model, cells=4).ok
+    model.reset_hooks()
+    found = al.verify_run(tmp_path / "run", model=model, cells=4)
+    assert not found.ok
+    assert "hooks at blocks.0.hook_resid_post then, at no place now" in str(found)

@@ -271,3 +271,10 @@ def test_damaged_runs_and_those_of_another_version_are_refused(tmp_path, damage,
     damage(path)
     with pytest.raises(RunError, match=message):
         al.load_run(path)
+
+
+def test_a_file_of_a_run_is_no_run(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text("{}")
+    with pytest.raises(RunError, match="is a file. Give the run directory"):
+        read_record(file)

@@ -193,7 +193,7 @@ def test_a_rate_without_an_event_is_no_certainty():
     """No flip in twelve questions is compatible with a flip rate of up to 26 points."""
     draws = Resamples.of(np.arange(12), n_resamples=50, seed=0)
     found = draws.means(np.zeros((12, 2)), np.ones((12, 2), dtype=bool))
-    made = band(found, rate=True)
+    made = band(found, span=100)
     assert made.high[0] == pytest.approx(100 * (1 - 0.025 ** (1 / 12)))
     assert made.low[0] == -made.high[0]
     assert made.sim_high[0] > made.high[0]
@@ -483,7 +483,7 @@ def test_a_p_value_is_where_the_interval_begins_to_hold_zero():
         made = band(found, level=level)
         assert ((p < 1 - level) == ((made.low > 0) | (made.high < 0))).all()
     nothing = draws.means(np.zeros((30, 1)), np.ones((30, 1), dtype=bool))
-    assert p_values(nothing, rate=True)[0] == p_values(nothing)[0] == pytest.approx(1)
+    assert p_values(nothing, span=100)[0] == p_values(nothing)[0] == pytest.approx(1)
 
 
 def test_holm_against_its_steps():

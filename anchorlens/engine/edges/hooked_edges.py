@@ -70,7 +70,8 @@ class ReferenceEdges:
             return self._value([write, *frozen])
         name = self._input_hook(edge.receiver)
         new = self._read(self.prompts.target, [name], [write, *frozen])[name]
-        patch = (name, partial(self._replace, new=new, head=edge.receiver.head))
+        heads = self._heads_at(edge.receiver)
+        patch = (name, partial(self._replace, new=new, heads=heads))
         if self.downstream == "flow":
             return self._value([patch])
         layer = edge.receiver.layer
@@ -136,12 +137,32 @@ class ReferenceEdges:
 
         return add
 
-    def _replace(self, value: Tensor, hook: Any, new: Activation, head: int) -> Tensor:  # noqa: ARG002
-        """Replace an activation, or one head of it."""
-        if head < 0:
+    def _heads_at(self, receiver: Node) -> slice | None:
+        """Return the heads of a receiver at its hook; None for all of it.
+
+        With ``ungroup_grouped_query_attention`` a key or value head is there once for each query
+        head of its group.
+        """
+        if receiver.head < 0:
+            return None
+        shape = self.adapter.shape
+        n_copies = 1
+        if receiver.kind in ("k", "v"):
+            n_copies = self.adapter.n_heads(receiver.kind) // shape.n_kv_heads
+        return slice(receiver.head * n_copies, (receiver.head + 1) * n_copies)
+
+    def _replace(
+        self,
+        value: Tensor,
+        hook: Any,  # noqa: ARG002
+        new: Activation,
+        heads: slice | None = None,
+    ) -> Tensor:
+        """Replace an activation, or some heads of it."""
+        if heads is None:
             return new
         out = value.clone()
-        by_head(out, "z")[:, :, head] = by_head(new, "z")[:, :, head]
+        by_head(out, "z")[:, :, heads] = by_head(new, "z")[:, :, heads]
         return out
 
     def _frozen_between(self, edge: Edge) -> list[Hook]:
@@ -160,7 +181,7 @@ class ReferenceEdges:
         if self.between == "direct" and "mlp_out" in self.adapter.sites:
             names += [self.adapter.hook_name("mlp_out", layer) for layer in mlps]
         own = self._read(self.prompts.target, names, [])
-        return [(name, partial(self._replace, new=own[name], head=-1)) for name in names]
+        return [(name, partial(self._replace, new=own[name])) for name in names]
 
     def _input_hook(self, receiver: Node) -> str:
         """Return the hook of what a receiver computes from its input: normed and rotated queries or

@@ -1,7 +1,7 @@
 """Adapter of a TransformerBridge, raw or in compatibility mode."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from anchorlens.models.bridge.blocks import (
     apply_norm,
     find_unsupported_feature,
     find_user_hook,
+    list_user_hooks,
     recurrent_parts,
     unwrap,
 )
@@ -233,6 +234,10 @@ class BridgeAdapter(Adapter):
     @override
     def find_user_hook(self) -> str | None:
         return find_user_hook(self._model)
+
+    @override
+    def list_user_hooks(self) -> Iterator[tuple[str, Any]]:
+        return list_user_hooks(self._model)
 
     @override
     def reference(self) -> Reference | str:

@@ -2,7 +2,7 @@
 wraps, without copies of weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from transformers import PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 from typing_extensions import override
 
+from anchorlens.models.adapter import HOOK_LISTS
 from anchorlens.models.blocks import (
     Angles,
     Block,
@@ -136,23 +137,26 @@ def find_user_hook(model: TransformerBridge) -> str | None:
 
     Hooks of transformers, which ``run_with_cache`` leaves, only record values.
     """
-    own: set[int] = set()
-    for block in model.blocks:
-        own.update(handle.id for handle in getattr(block, "_capture_hook_handles", ()))
-    lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    for name, module in model.named_modules():
-        attached: dict[int, Any] = {}
-        for each in lists:
-            attached |= getattr(module, each, None) or {}
-        others = [hook for key, hook in attached.items() if key not in own]
-        if any(not str(hook.__module__).startswith("transformers.") for hook in others):
-            return (
-                f"a hook is attached to {name.replace('_original_component.', '') or 'the model'}"
-            )
+    for name, _ in list_user_hooks(model):
+        return f"a hook is attached to {name or 'the model'}"
     for option in ("use_attn_result", "use_split_qkv_input", "use_attn_in", "use_hook_mlp_in"):
         if getattr(model.cfg, option, False):
             return f"the bridge runs with {option}=True"
     return None
+
+
+def list_user_hooks(model: TransformerBridge) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each module with a user's hook, and the function."""
+    own: set[int] = set()
+    for block in model.blocks:
+        own.update(handle.id for handle in getattr(block, "_capture_hook_handles", ()))
+    for name, module in model.named_modules():
+        attached: dict[int, Any] = {}
+        for each in HOOK_LISTS:
+            attached |= getattr(module, each, None) or {}
+        for key, hook in attached.items():
+            if key not in own and not str(hook.__module__).startswith("transformers."):
+                yield name.replace("_original_component.", ""), hook
 
 
 class Rotary:

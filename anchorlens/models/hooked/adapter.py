@@ -22,6 +22,7 @@ from anchorlens.models.hooked.blocks import (
     find_biases,
     find_unsupported_feature,
     find_user_hook,
+    list_user_hooks,
 )
 from anchorlens.models.hooked.placement import block_devices, devices_of, inputs_follow_blocks
 from anchorlens.models.hooked.streaming import load_block
@@ -173,6 +174,10 @@ class HookedAdapter(Adapter):
     @override
     def find_user_hook(self) -> str | None:
         return find_user_hook(self._model)
+
+    @override
+    def list_user_hooks(self) -> Iterator[tuple[str, Any]]:
+        return list_user_hooks(self._model)
 
     @override
     def reference(self) -> str:

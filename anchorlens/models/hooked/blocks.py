@@ -1,7 +1,8 @@
 """Token-wise parts of the blocks of a HookedTransformer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from einops import einsum, rearrange
@@ -19,6 +20,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.utilities.architectures import POST_NORM_ARCHITECTURES
 from typing_extensions import override
 
+from anchorlens.models.adapter import HOOK_LISTS
 from anchorlens.models.blocks import (
     Angles,
     Block,
@@ -65,13 +67,25 @@ def find_user_hook(model: HookedTransformer) -> str | None:
     """Describe a user's hook, or a module in place of a hook point, that :class:`HookedBlock` would
     skip; None if none.
     """
-    lists = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    for name, module in model.named_modules():
-        if any(getattr(module, each, None) for each in lists) or "forward" in vars(module):
-            return f"a hook is attached to {name or 'the model'}"
-        if name.rpartition(".")[2].startswith("hook_") and not _is(module, HookPoint):
-            return f"{name} holds a {type(module).__name__} in place of a hook point"
+    for name, hook in list_user_hooks(model):
+        if isinstance(hook, type):
+            return f"{name} holds a {hook.__name__} in place of a hook point"
+        return f"a hook is attached to {name or 'the model'}"
     return None
+
+
+def list_user_hooks(model: HookedTransformer) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each module that a user changed, and the function that runs there, or the
+    class of a module in place of a hook point.
+    """
+    for name, module in model.named_modules():
+        for each in HOOK_LISTS:
+            for hook in (getattr(module, each, None) or {}).values():
+                yield name, hook
+        if "forward" in vars(module):
+            yield name, vars(module)["forward"]
+        if name.rpartition(".")[2].startswith("hook_") and not _is(module, HookPoint):
+            yield name, type(module)
 
 
 def find_biases(model: HookedTransformer, layers: Iterable[int]) -> list[tuple[bool, ...]]:

@@ -170,11 +170,18 @@ def prompts_of(pair: PatchPair, place: Placement) -> EdgePrompts:
 
 def check_model_has_edges(adapter: Adapter, spec: Edges) -> None:
     """Raise InputError if edges of a model cannot be measured."""
-    feature = adapter.find_unsupported_feature() or adapter.find_user_hook()
+    feature = adapter.find_unsupported_feature()
     if feature is not None:
         raise InputError(
             f"edges: not measured in a model with {feature}. Use al.patch_sweep, whose reference"
             " engine takes any model.",
+            argument="model",
+        )
+    hook = adapter.find_user_hook()
+    if hook is not None:
+        raise InputError(
+            f"edges: {hook}, and edges are computed without it. Remove it (model.reset_hooks()), or"
+            " use al.patch_sweep, whose reference engine runs hooks.",
             argument="model",
         )
     choose_edges(adapter, spec)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
+from anchorlens.display import as_int, short_repr
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, Edge, Graph, parse_node
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.edges.circuit import CONSENSUS, RULES, TOP, Circuit
@@ -57,7 +58,7 @@ class EdgeMatrix:
     n: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class EdgeResult(PatchResult):
     """Result of an edge sweep; frozen.
 
@@ -136,6 +137,12 @@ class EdgeResult(PatchResult):
             ``effect_minus_control``, and ``place sender receiver``; effects in :attr:`unit`, with
             bands that are simultaneous over all edges.
         """
+        n_rows = None if top is None else as_int(top)
+        if top is not None and (n_rows is None or n_rows < 0):
+            raise InputError(
+                f"top={short_repr(top)}: give a whole number of rows, or leave it out for all.",
+                argument="top",
+            )
         curves = self.curves(all_columns=True, controls=True)
         own = curves[curves["control"] == "none"].set_index("anchor")
         out = own[["effect", "sim_low", "sim_high"]].copy()
@@ -152,7 +159,7 @@ class EdgeResult(PatchResult):
         out["sender"] = [split_edge(name)[0] for name in names]
         out["receiver"] = [split_edge(name)[1] for name in names]
         order = np.argsort(-out["effect"].abs().to_numpy(), kind="stable")
-        return out.iloc[order[:top]].reset_index(drop=True)
+        return out.iloc[order[:n_rows]].reset_index(drop=True)
 
     def matrix(
         self,

@@ -184,6 +184,8 @@ def score_of(found: Band, at: int = 0) -> Score:
 def _warn_of_small_difference(total: Estimate, pairs: "CircuitPairs") -> None:
     """Warn if faithfulness divides by a difference that may be 0."""
     found = band(total.at(np.arange(1)))
+    if np.isnan(found.low[0]):  # one pair alone has no band
+        return
     if not (found.low[0] > 0 or found.high[0] < 0):
         warn(
             f"The metric {pairs.metric} of clean and corrupted prompts differs by"

@@ -403,8 +403,8 @@ def _notes_on_controls(result: PatchResult) -> list[str]:
         which = "1 pair has" if lonely == 1 else f"{lonely} pairs have"
         same = "template, " if known else ""
         notes.append(
-            f"{which} no other pair of the same {same}length and another answer: the control"
-            " other_pair lacks them."
+            f"{which} no other pair of the same {same}length with another prompt and another"
+            " answer: the control other_pair lacks them."
         )
     gaussian = counts.get("gaussian_directions", 0)
     if gaussian:

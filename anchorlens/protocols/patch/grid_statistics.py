@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, POINTS
+from anchorlens.constants import METRIC_UNITS, MIN_QUESTIONS_FOR_CLAIM, POINTS
 from anchorlens.missing_values import without_nulls
 from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
 from anchorlens.statistics.bands import Band, band
@@ -69,6 +69,31 @@ class GridStatistics:
         """Largest absolute effect of a pair."""
         return 100.0 if self.samples["unit"].iloc[0] == POINTS else np.inf
 
+    @cached_property
+    def scale(self) -> float:
+        """Largest absolute value of a metric function, to which equality is relative; 1 for named
+        metrics, whose scale is known.
+        """
+        if self.samples["unit"].iloc[0] != METRIC_UNITS:
+            return 1.0
+        values = self.samples[["value_before", "value_after"]].to_numpy(dtype=np.float64)
+        return float(np.nanmax(np.abs(values))) or 1.0
+
+    @cached_property
+    def span(self) -> float:
+        """Range of the effects of a metric function, which may move in steps, or of its values if
+        there is no effect; 0 for named metrics.
+
+        In a cell in which all pairs have the same effect, a pair that is not in the sample may
+        differ by it.
+        """
+        if self.samples["unit"].iloc[0] != METRIC_UNITS:
+            return 0.0
+        effects = self.samples["effect"].to_numpy(dtype=np.float64)
+        values = self.samples[["value_before", "value_after"]].to_numpy(dtype=np.float64)
+        of_effects = float(np.nanmax(effects) - np.nanmin(effects))
+        return of_effects or float(np.nanmax(values) - np.nanmin(values))
+
     def table(self, control: str, column: str = "effect") -> pd.DataFrame:
         """Return a column of the samples, [pair cell]; NaN where a pair lacks a cell."""
         own = self.samples[self.samples["control"] == control]
@@ -85,11 +110,12 @@ class GridStatistics:
 
     def bands(self, table: pd.DataFrame, excluded: npt.NDArray[np.bool_]) -> Band:
         """Return the means of a table with both bands; excluded cells have no simultaneous band."""
-        estimate = self._means(table)
+        scale = self.scale
+        estimate = self._means(table / scale)
         unknown = np.full(len(excluded), np.nan)
         if estimate.n.max(initial=0) < MIN_QUESTIONS_FOR_CLAIM:
             return Band(
-                value=estimate.value,
+                value=estimate.value * scale,
                 low=unknown,
                 high=unknown,
                 sim_low=unknown,
@@ -98,17 +124,26 @@ class GridStatistics:
                 n_clusters=estimate.n,
                 n_effective=unknown,
             )
-        every = band(estimate, limit=self.limit)
+        span = np.where(excluded, 0.0, self.span / scale)  # what holds by construction is certain
+        every = band(estimate, limit=self.limit, span=span)
         used = ~excluded & (estimate.n >= MIN_QUESTIONS_FOR_CLAIM)
         low = unknown.copy()
         high = unknown.copy()
         n_effective = unknown.copy()
         if used.any():
-            joint = band(estimate.at(used), limit=self.limit)
+            joint = band(estimate.at(used), limit=self.limit, span=span[used])
             low[used] = joint.sim_low
             high[used] = joint.sim_high
             n_effective[used] = joint.n_effective
-        return replace(every, sim_low=low, sim_high=high, n_effective=n_effective)
+        return replace(
+            every,
+            value=every.value * scale,
+            low=every.low * scale,
+            high=every.high * scale,
+            sim_low=low * scale,
+            sim_high=high * scale,
+            n_effective=n_effective,
+        )
 
     def curves(self) -> pd.DataFrame:
         """Return the columns of ``curves.parquet``."""
@@ -171,7 +206,7 @@ class GridStatistics:
         """
         groups = less.index.get_level_values("question_id")
         few = less.notna().groupby(groups).any().sum().to_numpy() < MIN_QUESTIONS_FOR_CLAIM
-        values = less.to_numpy(dtype=np.float64).copy()
+        values = less.to_numpy(dtype=np.float64) / self.scale
         values[:, excluded | few] = np.nan
         return sign_flip_p(values, self.clusters.of(groups), seed=self.seed)
 
@@ -216,7 +251,8 @@ class GridStatistics:
             total = total * np.nan
         whole = _repeat_over_cells(total.reindex(after.index).to_numpy(), moved)
         ratio = self._means(moved).over(self._means(whole))
-        points = band(ratio)
+        mean = abs(float(total.mean()))
+        points = band(ratio, span=self.span / mean if mean else 0.0)
         few = ratio.n < MIN_QUESTIONS_FOR_CLAIM
         unknown = np.full(len(few), np.nan)
         return self._frame(

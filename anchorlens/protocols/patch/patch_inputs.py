@@ -295,9 +295,10 @@ def _warn_of_limits(
     if OTHER_PAIR in controls and counts.without_partner == len(pairs):
         or_without = f", or pass controls={NORM_MATCHED!r}" if NORM_MATCHED in controls else ""
         warn(
-            "No pair has another pair of the same length and another answer, so the control"
-            " other_pair is missing and nothing can be claimed against it. Give pairs with other"
-            f" answers too, such as each pair in the other direction{or_without}."
+            "No pair has another pair of the same length with another prompt to patch from and"
+            " another answer, so the control other_pair is missing and nothing can be claimed"
+            " against it. Give pairs with other prompts and answers too, such as each pair in the"
+            f" other direction{or_without}."
         )
     lengths = {pair.target.positions["last"][0] + 1 for pair in pairs}
     if spec.by in BY_POSITION and (why := without_mean(lengths)):

@@ -75,7 +75,7 @@ class PatchGrid:
     note: str = ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class PatchResult(SweepResult):
     """Result of a patch sweep; frozen.
 

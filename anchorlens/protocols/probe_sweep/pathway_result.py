@@ -58,7 +58,7 @@ class GroupMean(NamedTuple):
     n: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class PathwayResult(SweepResult):
     """Result of a sweep whose rows are split into pathways; frozen."""
 

@@ -24,7 +24,7 @@ import pandas as pd
 from anchorlens.constants import NULL_CONTROLS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
-from anchorlens.statistics.bands import Band, band
+from anchorlens.statistics.bands import RATE, Band, band
 from anchorlens.statistics.clusters import Clusters, find_clusters
 from anchorlens.statistics.pathways import band_frame
 from anchorlens.statistics.resamples import Resamples
@@ -264,8 +264,9 @@ def _joint(
     )
     estimate = draws.means(values, ~np.isnan(values))
     used = np.array([layer not in one.excluded for one, layer in product(curves, layers)])
-    every = band(estimate, limit=limit, rate=rate)
-    joint = band(estimate.at(used), limit=limit, rate=rate)
+    span = RATE if rate else 0.0
+    every = band(estimate, limit=limit, span=span)
+    joint = band(estimate.at(used), limit=limit, span=span)
     low, high, n_effective = np.full((3, len(used)), np.nan)
     low[used] = joint.sim_low
     high[used] = joint.sim_high

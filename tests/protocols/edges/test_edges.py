@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from transformer_lens import HookedTransformer
 
 import anchorlens as al
 from anchorlens.engine.edges import exact
@@ -369,3 +371,36 @@ def test_in_bfloat16_the_checks_hold(tiny):
     found = sweep(model, senders="a0.*,m0", receivers="a1.*,m2,logits", n_spot_checks=12)
     assert found.record["checks"]["cells"] == 12 and not found.record["checks"]["failed"]
     assert found.noise_floor > 0
+
+
+def test_grouped_queries_that_are_ungrouped_give_the_same_edges(tiny):
+    """Checks patched one copy of a key or value head, where there is one for each query head."""
+    model = al.load_model(str(tiny("llama")), device="cpu", progress=False)
+    wanted = sweep(model, receivers="a2.*", n_spot_checks=30).effects
+    model.set_ungroup_grouped_query_attention(True)
+    found = sweep(model, receivers="a2.*", n_spot_checks=30).effects
+    assert np.allclose(found, wanted, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("method", ["attribution", "attribution_ig_activations"])
+def test_attribution_within_inference_mode(tiny_model, method):
+    model = tiny_model("llama")
+    wanted = sweep(model, method=method).effects
+    with torch.inference_mode():
+        found = sweep(model, method=method).effects
+    assert np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_weights_of_inference_mode_have_no_gradient(tiny):
+    with torch.inference_mode():
+        loaded = al.load_model(str(tiny("llama")), device="cpu", progress=False)
+        made = HookedTransformer(loaded.cfg, loaded.tokenizer)
+    sweep(loaded, method="attribution")
+    with pytest.raises(InputError, match="inference_mode"):
+        sweep(made, method="attribution")
+
+
+@pytest.mark.parametrize("top", [-1, "5", 1.5])
+def test_a_table_has_a_whole_number_of_rows(tiny_model, unchecked, top):
+    with pytest.raises(InputError, match="top="):
+        sweep(tiny_model("llama"), receivers="logits").table(top)

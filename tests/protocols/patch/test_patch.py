@@ -13,10 +13,12 @@ import anchorlens as al
 from anchorlens.display import three_digits
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.prompts.load_pairs import load_pairs
+from anchorlens.protocols.patch.grid_statistics import GridStatistics
 from anchorlens.running.sweeps import patch_sweep
 from anchorlens.runs.checksums import write_sums
 from tests.protocols.patch.plain import cache_of, metric_of, patched_logits
 from tests.protocols.patch.test_cells import ROWS, check_cells, positions
+from tests.raised import raises
 from tests.tiers import choose_cases
 
 # The small tokenizer knows single letters: all prompts have as many tokens.
@@ -292,3 +294,50 @@ def test_a_data_set_without_a_usable_pair_is_refused(tiny_model, change, options
         patch_sweep(
             tiny_model("gpt2"), load_pairs([{**ROWS[0], **change}]), progress=False, **options
         )
+
+
+def test_a_pair_whose_numbers_overflow_stops_the_sweep(tiny):
+    """It was left out of the means without a word."""
+    model = al.load_model(str(tiny("gpt2")), device="cpu", progress=False)
+    token = model.to_tokens(MANY[3]["clean"])[0, 0]
+    others = [row for row in MANY if token not in model.to_tokens(row["clean"])]
+    rows = [*others, MANY[3]]
+    with torch.no_grad():
+        model.W_E[token] = torch.inf
+    for metric in ("logit_diff", "prob", "kl"):
+        with raises(InputError, "model", word="not finite"):
+            patch_sweep(model, load_pairs(rows), metric=metric, layers=(1,), **OPTIONS)
+
+
+def bands_of_steps(unit, scale=1.0):
+    """Bands of twelve pairs whose metric goes from 0 to 1 at one place, and for a third of them at
+    another.
+    """
+    rows = []
+    for number in range(12):
+        name = f"p{number}"
+        for anchor, after in (("pos:1", 1.0), ("pos:2", float(number % 3 == 0))):
+            same = {"example_id": name, "question_id": name, "cluster": "", "donor_id": name}
+            cell = {"anchor": anchor, "layer": 1, "control": "none", "unit": unit}
+            values = {"value_before": 0.0, "value_after": after * scale, "effect": after * scale}
+            rows.append(same | cell | values)
+    statistics = GridStatistics(pd.DataFrame(rows), ("pos:1", "pos:2"), 200, 0)
+    return statistics.bands(statistics.table("none"), np.zeros(2, dtype=bool))
+
+
+def test_a_step_that_all_pairs_make_is_no_certainty():
+    """A rate of 100 % in twelve groups is compatible with one of 74 %. Named metrics do not move in
+    steps.
+    """
+    steps = bands_of_steps("units of the metric")
+    assert steps.value[0] == 1
+    assert steps.low[0] == pytest.approx(0.025 ** (1 / 12))
+    assert steps.sim_low[0] < steps.low[0]
+    assert bands_of_steps("logit").sim_low[0] == 1
+
+
+def test_the_band_of_a_function_does_not_depend_on_its_scale():
+    small, large = (bands_of_steps("units of the metric", scale) for scale in (1e-12, 1.0))
+    for name in ("value", "low", "high", "sim_low", "sim_high"):
+        found = getattr(small, name) / 1e-12
+        assert found == pytest.approx(getattr(large, name), rel=1e-9), name
