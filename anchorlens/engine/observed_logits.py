@@ -25,6 +25,8 @@ from anchorlens.engine.logits import Columns, LogitBuffer, LogitRegion, Logits
 
 # Types of the arguments with which a function treats every row alike.
 _SETTINGS = (int, float, str, torch.dtype, torch.device, torch.memory_format)
+# Arguments that contain no others.
+_LEAVES = (Tensor, int, float, bool, type(None), torch.dtype)
 
 
 class ObservedLogits(Tensor):
@@ -100,10 +102,17 @@ def _run(func: Any, args: Any, options: Any) -> Any:
     """Run an operation on ordinary tensors, after computing all entries of the views among its
     arguments.
     """
-    views = _views_in((args, options))
-    plain_args, plain_options = tree_map_only(
-        ObservedLogits, ObservedLogits._compute, (args, options)
-    )
+    # Most operations have only tensors and numbers, and a search of nested structures takes longer
+    # than the operation.
+    if not options and all(isinstance(one, _LEAVES) for one in args):
+        views = [one for one in args if isinstance(one, ObservedLogits)]
+        plain_args = [one._compute() if isinstance(one, ObservedLogits) else one for one in args]
+        plain_options = options
+    else:
+        views = _views_in((args, options))
+        plain_args, plain_options = tree_map_only(
+            ObservedLogits, ObservedLogits._compute, (args, options)
+        )
     result = func(*plain_args, **plain_options)
     for view in views:
         view._buffer.check_result(result)
@@ -119,13 +128,16 @@ def _view(func: Any, logits: ObservedLogits, args: Any, options: Any) -> Any:
     """Run an operation that returns views, without computing anything; NotImplemented if it
     copies.
     """
-    if _views_in((args, options)):  # such as the other tensor of view_as
+    is_index = func is torch.Tensor.__getitem__  # numbers and slices, see _get
+    if not is_index and _views_in((args, options)):  # such as the other tensor of view_as
         args, options = tree_map_only(ObservedLogits, lambda one: one._shadow, (args, options))
     storage = logits._shadow.untyped_storage()._cdata
     result = func(logits._shadow, *args, **options)
-    for leaf in tree_leaves(result):
+    for leaf in [result] if isinstance(result, Tensor) else tree_leaves(result):
         if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata != storage:
             return NotImplemented
+    if isinstance(result, Tensor):
+        return ObservedLogits(logits._buffer, result)
     return tree_map_only(Tensor, lambda one: ObservedLogits(logits._buffer, one), result)
 
 
