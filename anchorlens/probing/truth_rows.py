@@ -118,7 +118,7 @@ class TruthRows:
             fix = f"Use {MORE_QUESTIONS}."
         which = "the smallest of the splits has" if len(self.splits) > 1 else "the split has"
         raise EmptySweepError(
-            "A truth probe needs true and false answers for training, validation and test;"
+            "A truth readout needs true and false answers for training, validation and test;"
             f" {which} {sizes} (dropped: {reasons}). {fix}"
         )
 
