@@ -172,7 +172,7 @@ def _run_sweep(
         for group in plan.groups:
             batches = [
                 (build_batch(batch.pairs, make_reader(batch.pairs, job)), batch.layers)
-                for batch in group.batches
+                for batch in group.parts
             ]
             cone.run_swap_batches(batches, site="resid_pre", window=1, on_progress=gpu.layer)
     return gpu, plan.cells, plan.pass_bytes, plan.flops

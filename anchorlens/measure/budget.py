@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import ByteSize
@@ -353,13 +353,34 @@ class Unit(Protocol):
         ...
 
 
+U = TypeVar("U", bound=Unit)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Together(Generic[U]):
+    """Units that run through the layers together, so that each weight is read from memory once."""
+
+    parts: tuple[U, ...]
+
+    @property
+    def work(self) -> float:
+        """Amount of work, in the unit of the progress bar."""
+        return sum(part.work for part in self.parts)
+
+    def split(self) -> "tuple[Together[U], ...]":
+        """Split the units in halves, else the only unit; () if that one cannot be split."""
+        first, *others = self.parts
+        if others:
+            return tuple(Together(tuple(half)) for half in halves(self.parts))
+        parts: Any = first.split()  # of the same kind
+        return tuple(Together((part,)) for part in parts)
+
+
 # Fraction of the allowed memory above which freed pages are returned. Peaks with 57 MB planned in a
 # fragmented heap: 37 to 47 MB with 1/5, 43 to 59 MB with 1/3 and 1/8. CPU time is the same.
 _FULL = 1 / 5
 _STATM = Path("/proc/self/statm")
-
-U = TypeVar("U", bound=Unit)
-T = TypeVar("T")
 
 
 @dataclass

@@ -27,7 +27,7 @@ from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.rounding_noise import TIMES_NOISE, is_half
 from anchorlens.errors import AnchorlensError, InputError
-from anchorlens.measure.budget import OomSplitter
+from anchorlens.measure.budget import OomSplitter, Together
 from anchorlens.measure.checks import (
     DIFFERS,
     ROUNDING,
@@ -43,7 +43,6 @@ from anchorlens.measure.grid_cells import (
     Index,
     NotMeasured,
     Rectangle,
-    Rectangles,
     clean_activations,
     plan_passes,
     run_with_capture,
@@ -297,10 +296,10 @@ class _GridPasses:
         splitter = OomSplitter(grid.adapter.device)
         measure = partial(self._run_together, reader=reader, wanted=wanted)
         for together in join_passes(passes, budget):
-            splitter.measure_or_split(measure, Rectangles(tuple(one.content for one in together)))
+            splitter.measure_or_split(measure, Together(tuple(one.content for one in together)))
 
     def _run_together(
-        self, rectangles: Rectangles, *, reader: FunctionReader, wanted: set[Index]
+        self, rectangles: Together[Rectangle], *, reader: FunctionReader, wanted: set[Index]
     ) -> None:
         """Measure the cells of passes that run through the layers together."""
         grid = self._grid

@@ -157,6 +157,11 @@ class Rectangle:
     layers: tuple[int, ...]
     places: tuple[Index, ...]
 
+    @property
+    def work(self) -> float:
+        """Number of cells."""
+        return float(len(self.layers) * len(self.places))
+
     def split(self) -> "tuple[Rectangle, ...]":
         """Split the places in halves, those of one place by layers; () for one cell."""
         if len(self.places) > 1:
@@ -164,25 +169,6 @@ class Rectangle:
         if len(self.layers) > 1:
             return tuple(Rectangle(tuple(part), self.places) for part in halves(self.layers))
         return ()
-
-
-@dataclass(frozen=True)
-class Rectangles:
-    """Rectangles whose passes run through the layers together."""
-
-    parts: tuple[Rectangle, ...]
-
-    @property
-    def work(self) -> float:
-        """Number of cells."""
-        return float(sum(len(one.layers) * len(one.places) for one in self.parts))
-
-    def split(self) -> "tuple[Rectangles, ...]":
-        """Split the rectangles in halves, else the only one; () for one cell."""
-        first, *others = self.parts
-        if others:
-            return tuple(Rectangles(tuple(part)) for part in halves(self.parts))
-        return tuple(Rectangles((part,)) for part in first.split())
 
 
 def plan_passes(

@@ -1,9 +1,9 @@
 """Plan of a sweep of activation patches: batches that fit into memory, and their cost.
 
 A :class:`Batch` is a rectangle of cells (pairs, places, layers) that one pass measures. Consecutive
-batches run through the layers together as a :class:`BatchGroup`, so that each weight is read from
-memory once and batches of the same rows share their clean rows. Sizes come from the geometry that
-the engine runs (:mod:`anchorlens.engine.geometry`).
+batches run through the layers together (:class:`~anchorlens.measure.budget.Together`), so that each
+weight is read from memory once and batches of the same rows share their clean rows. Sizes come from
+the geometry that the engine runs (:mod:`anchorlens.engine.geometry`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.garbage import pause_collection
-from anchorlens.measure.budget import MemoryBudget, SweepPlan, halves
+from anchorlens.measure.budget import MemoryBudget, SweepPlan, Together, halves
 from anchorlens.measure.directions import count_directions, direction_bytes
 from anchorlens.measure.patched_pairs import Pair
 from anchorlens.models.adapter import SiteLike
@@ -63,25 +63,6 @@ class Batch:
             pairs = tuple(pair.at_places(some) for pair in self.pairs)
             parts.append(Batch(pairs, self.layers))
         return tuple(parts)
-
-
-@dataclass(frozen=True)
-class BatchGroup:
-    """Batches that run through the layers together."""
-
-    batches: tuple[Batch, ...]
-
-    @property
-    def work(self) -> int:
-        """Number of cells."""
-        return sum(batch.work for batch in self.batches)
-
-    def split(self) -> "tuple[BatchGroup, ...]":
-        """Split the batches in halves, else the only batch; () for one cell."""
-        first, *others = self.batches
-        if others:
-            return tuple(BatchGroup(tuple(part)) for part in halves(self.batches))
-        return tuple(BatchGroup((part,)) for part in first.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +157,12 @@ def joint_terms(passes: Sequence[SizedPass[Any]]) -> dict[str, int]:
 class SwapSweepPlan(SweepPlan):
     """Cost of a sweep of patches, and its groups of batches in execution order."""
 
-    groups: tuple[BatchGroup, ...]
+    groups: tuple[Together[Batch], ...]
 
     @property
     def batches(self) -> tuple[Batch, ...]:
         """Batches of all groups, in execution order."""
-        return tuple(chain.from_iterable(group.batches for group in self.groups))
+        return tuple(chain.from_iterable(group.parts for group in self.groups))
 
 
 class PairGeometries:
@@ -319,9 +300,9 @@ def plan_swaps(
     return SwapSweepPlan(**vars(cost), groups=joined)
 
 
-def _batches_together(passes: Sequence[SizedPass[Batch]]) -> BatchGroup:
+def _batches_together(passes: Sequence[SizedPass[Batch]]) -> Together[Batch]:
     """Return the batches of passes that run together."""
-    return BatchGroup(tuple(one.content for one in passes))
+    return Together(tuple(one.content for one in passes))
 
 
 def _groups_of_same_places(pairs: Sequence[Pair[Any]]) -> list[list[Pair[Any]]]:

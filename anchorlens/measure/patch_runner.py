@@ -249,8 +249,8 @@ class PatchRunner:
         row = {layer: i for i, layer in enumerate(batch.layers)}
         names = [place.key for place in batch.pairs[0].placements]
         for group in plan.groups:
-            again = self.run(group.batches, make_reader=self._read_everywhere)
-            for part, (own_before, own_changed) in zip(group.batches, again, strict=True):
+            again = self.run(group.parts, make_reader=self._read_everywhere)
+            for part, (own_before, own_changed) in zip(group.parts, again, strict=True):
                 columns = torch.tensor([column[pair.key] for pair in part.pairs])
                 rows = torch.tensor([row[layer] for layer in part.layers])
                 before.values[self.metric][columns] = own_before.values[self.metric]

@@ -15,7 +15,8 @@ from anchorlens.constants import P
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.patch_plan import Batch, BatchGroup
+from anchorlens.measure.budget import Together
+from anchorlens.measure.patch_plan import Batch
 from anchorlens.measure.patch_runner import PatchRunner
 from anchorlens.measure.patched_pairs import MakeStreams, Pair, Placement
 from anchorlens.models.adapter import Adapter
@@ -104,12 +105,12 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
 
     @override
     def measure(
-        self, engine: Engine, inputs: InputsT, spec: Any, unit: BatchGroup, on_work: OnWork
+        self, engine: Engine, inputs: InputsT, spec: Any, unit: Together[Batch], on_work: OnWork
     ) -> pd.DataFrame:
         runner = self.runner(engine, inputs, spec)
-        values = runner.run(unit.batches, lambda share: on_work(share * unit.work))
+        values = runner.run(unit.parts, lambda share: on_work(share * unit.work))
         frames: list[pd.DataFrame] = []
-        for batch, (before, changed) in zip(unit.batches, values, strict=True):
+        for batch, (before, changed) in zip(unit.parts, values, strict=True):
             frames += self._tables(inputs, spec, batch, before, changed)
         return pd.concat(frames, ignore_index=True)
 

@@ -155,7 +155,7 @@ class OwnMeasurement(Measurement):
     check_model, prepare, plan = SWAP.check_model, SWAP.prepare, SWAP.plan
 
     def measure(self, engine, inputs, spec, unit, on_work):
-        if any(len(batch.pairs) > 1 for batch in unit.batches):
+        if any(len(batch.pairs) > 1 for batch in unit.parts):
             raise torch.OutOfMemoryError("out of memory")
         return SWAP.measure(engine, inputs, spec, unit, on_work)
 

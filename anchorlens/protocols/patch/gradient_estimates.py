@@ -10,8 +10,8 @@ from anchorlens.engine.metrics import KL
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.site_gradients import patch_scores, site_activations, site_gradients
 from anchorlens.errors import InputError
-from anchorlens.measure.budget import MemoryBudget
-from anchorlens.measure.patch_plan import Batch, BatchGroup
+from anchorlens.measure.budget import MemoryBudget, Together
+from anchorlens.measure.patch_plan import Batch
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Plan
 from anchorlens.protocols.patch.metric_gradient import stream_metric
@@ -59,17 +59,19 @@ def warn_of_flat_metric(metric: object, direction: str, others: str) -> None:
 def plan_attribution(engine: Engine, inputs: PatchInputs, spec: Patch) -> Plan:
     """Return one unit of work per pair, and the predicted cost."""
     shape = engine.adapter.shape
-    groups: list[BatchGroup] = []
+    groups: list[Together[Batch]] = []
+    cells = 0
     flops = 0.0
     most = 0
     for pair in inputs.pairs:
         assert pair.source is not None  # every pair has two prompts
-        groups.append(BatchGroup((Batch((pair,), inputs.layers),)))
+        batch = Batch((pair,), inputs.layers)
+        groups.append(Together((batch,)))
+        cells += batch.work
         flops += rows_flops(shape, 1, len(pair.source.ids))
         flops += _WITH_BACKWARD * rows_flops(shape, 1, len(pair.target.ids))
         # The graph keeps the activations of all blocks.
         most = max(most, shape.n_layers * rows_bytes(shape, 1, len(pair.target.ids)))
-    cells = sum(group.work for group in groups)
     budget = MemoryBudget(engine, spec.max_memory, spec.batch_size, cells)
     cost = budget.plan(
         [1] * len(groups),

@@ -13,7 +13,8 @@ from typing_extensions import override
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.patch_plan import Batch, BatchGroup
+from anchorlens.measure.budget import Together
+from anchorlens.measure.patch_plan import Batch
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
@@ -63,13 +64,13 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         engine: Engine,
         inputs: PatchInputs,
         spec: Patch,
-        unit: BatchGroup,
+        unit: Together[Batch],
         on_work: OnWork,
     ) -> pd.DataFrame:
         if spec.method == EXACT:
             return super().measure(engine, inputs, spec, unit, on_work)
         frames: list[pd.DataFrame] = []
-        for batch in unit.batches:
+        for batch in unit.parts:
             before, changed = attribute_batch(engine.adapter, inputs, spec, batch)
             frames += self._tables(inputs, spec, batch, before, changed)
             on_work(batch.work)
