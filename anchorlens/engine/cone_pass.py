@@ -17,12 +17,12 @@ from anchorlens.constants import SITE_ORDER
 from anchorlens.engine.cone_attention import (
     CleanActivations,
     CleanKeys,
+    DeviceIndex,
     GroupAttention,
     PrefixKeys,
     wide,
 )
 from anchorlens.engine.cone_layout import Layout, Prefix
-from anchorlens.engine.device_index import DeviceIndex
 from anchorlens.engine.evidence import WrittenEvidence
 from anchorlens.engine.geometry import Lanes
 from anchorlens.engine.patches import OnProgress, PatchIndex, no_progress, turn

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from anchorlens.engine.cone_attention import DeviceIndex
 from anchorlens.engine.cone_layout import Layout
 from anchorlens.engine.cone_plans import SwapPlan
-from anchorlens.engine.device_index import DeviceIndex
 from anchorlens.engine.hooked_passes import by_head, last_stream
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows, turn
 from anchorlens.models.adapter import Adapter, Hook, SiteLike

@@ -15,10 +15,10 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.figures.controls import leading_control
 from anchorlens.figures.labels import CURVE, PATHWAYS
 from anchorlens.figures.palette import display_dataset
-from anchorlens.missing_values import without_nulls
 from anchorlens.results.both_directions import BothDirections
 from anchorlens.results.comparison import Comparison
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.schema import without_nulls
 
 _TEXT = ("model", "dataset", "protocol", "anchor", "control")
 _NUMBERS = ("layer", "effect", "ci_low", "ci_high", "value_before", "n")

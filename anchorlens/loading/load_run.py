@@ -10,10 +10,9 @@ import pandas as pd
 
 from anchorlens.errors import RunError
 from anchorlens.loading.consistency import check_study, check_sweep
-from anchorlens.missing_values import without_nulls
 from anchorlens.protocols.registry import analysis_of
 from anchorlens.results.sweep import SweepResult
-from anchorlens.runs.schema import TABLE_COLUMNS
+from anchorlens.runs.schema import TABLE_COLUMNS, without_nulls
 from anchorlens.runs.store import open_for_reading, read_record
 from anchorlens.runs.validation import TableRows, read_table
 

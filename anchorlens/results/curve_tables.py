@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.constants import LOGIT_DIFF, NULL_CONTROLS, POINTS, SHARE, P
-from anchorlens.missing_values import without_nulls
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, without_nulls
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.delta import support

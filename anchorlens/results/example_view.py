@@ -6,11 +6,10 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from anchorlens.constants import NULL_CONTROLS, P
-from anchorlens.missing_values import without_nulls
 from anchorlens.results.curve_tables import clean_values
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.vocabulary import metric_labels, metric_name
-from anchorlens.runs.schema import leading_metric
+from anchorlens.runs.schema import leading_metric, without_nulls
 from anchorlens.statistics.pathways import RANDOM
 
 ROLES = {

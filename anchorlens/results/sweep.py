@@ -18,7 +18,6 @@ import pandas as pd
 from anchorlens.constants import LOGIT_DIFF, SHARE, TRUTH_READOUTS, P
 from anchorlens.display import escape_hidden, minus
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.missing_values import without_nulls
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
@@ -38,6 +37,7 @@ from anchorlens.runs.schema import (
     leading_metric,
     settings_of,
     summary_order,
+    without_nulls,
 )
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from anchorlens.missing_values import with_nulls
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.runs.schema import ALWAYS_SHOWN, EXAMPLE_COLUMNS
+from anchorlens.runs.schema import ALWAYS_SHOWN, EXAMPLE_COLUMNS, with_nulls
 
 
 @dataclass(frozen=True)

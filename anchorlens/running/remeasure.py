@@ -15,7 +15,6 @@ from anchorlens.display import join_words, one_line
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half
 from anchorlens.errors import InputError, RunError
-from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HAS_HOOKED, Adapter, hook_fingerprints
 from anchorlens.models.card import model_card
@@ -31,7 +30,7 @@ from anchorlens.running.recompute import compare_values
 from anchorlens.running.spot_checks import add_reference_values, measure_noise, tolerance
 from anchorlens.running.stored_rows import compare_cells, compare_rows, compare_tokens
 from anchorlens.runs.provenance import model_record
-from anchorlens.runs.schema import LOGITS, format_cell, leading_metric
+from anchorlens.runs.schema import LOGITS, format_cell, leading_metric, without_nulls
 
 # Functions of the user that are needed even if all inputs are stored.
 _NEEDED = ("readout", "site", "metric")

@@ -10,7 +10,6 @@ from typing import Any
 
 from anchorlens.constants import ANCHORS
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.missing_values import without_nulls
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import with_bos
 from anchorlens.protocols.base import Measurement, Recheckable
@@ -20,7 +19,7 @@ from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.tables import examples_frame
 from anchorlens.running.recompute import compare_frames, compare_values
-from anchorlens.runs.schema import CELL
+from anchorlens.runs.schema import CELL, without_nulls
 
 # Allowed difference of scores and AUCs of text classifiers, whose fit ends in other last digits on
 # another processor.

@@ -1,4 +1,8 @@
-"""Columns and types of the tables of a run, and the version of the schema."""
+"""Columns and types of the tables of a run, and the version of the schema.
+
+A value that is missing is null in files and public frames, and "" or 0 inside the package
+(:func:`without_nulls`): grouping and joining by a column drops null keys in pandas.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -280,3 +284,50 @@ def leading_metric(samples: pd.DataFrame) -> str:
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns of :data:`SETTINGS` for the ``config`` of a sweep in run.json."""
     return {name: str(config.get(name, "")) for name in SETTINGS}
+
+
+_TEXT = (
+    "anchor",
+    "pathway",
+    "site",
+    "probe_site",
+    "donor_rule",
+    "knockout_mode",
+    "readout",
+    "delta_kind",
+    *SETTINGS,
+    "donor_id",
+    "cluster",
+    "drop_reason",
+    "drop_detail",
+    "text",
+    "relation",
+    "answer_type",
+    "span_source",
+    "wrong_answer",
+)
+
+
+def with_nulls(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with null for every value that is missing."""
+    changed: dict[str, pd.Series] = {}
+    for name in _TEXT:
+        if name in frame:
+            text = frame[name].astype(object)
+            changed[name] = text.where(text.notna() & (text != ""), None)
+    if "window" in frame:
+        window = frame["window"].astype("Int64")
+        changed["window"] = window.where(window != 0)
+    return frame.assign(**changed)
+
+
+def without_nulls(frame: pd.DataFrame) -> pd.DataFrame:
+    """Invert :func:`with_nulls`: replace null by "" and 0."""
+    changed: dict[str, pd.Series] = {}
+    for name in _TEXT:
+        if name in frame:
+            text = frame[name].astype(object)
+            changed[name] = text.where(text.notna(), "")
+    if "window" in frame:
+        changed["window"] = frame["window"].astype("Int64").fillna(0).astype("int64")
+    return frame.assign(**changed)

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.errors import RunError
-from anchorlens.missing_values import with_nulls
 from anchorlens.runs.checksums import check_file, write_sums
 from anchorlens.runs.files import flush_folder, flush_tree
 from anchorlens.runs.final_write import (
@@ -23,7 +22,7 @@ from anchorlens.runs.final_write import (
     write_table,
 )
 from anchorlens.runs.locks import RunLock
-from anchorlens.runs.schema import SCHEMA_VERSION, answer_first
+from anchorlens.runs.schema import SCHEMA_VERSION, answer_first, with_nulls
 from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.runs.validation import RUN, check_form, read_table
 

@@ -18,8 +18,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.constants import METRIC_UNITS, MIN_QUESTIONS_FOR_CLAIM, POINTS
-from anchorlens.missing_values import without_nulls
-from anchorlens.runs.schema import CONTRAST_COLUMNS, CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
+from anchorlens.runs.schema import (
+    CONTRAST_COLUMNS,
+    CURVE_COLUMNS,
+    CURVE_KEYS,
+    CURVE_TYPES,
+    without_nulls,
+)
 from anchorlens.statistics.bands import Band, band
 from anchorlens.statistics.clusters import Clusters, find_clusters, intraclass_correlation
 from anchorlens.statistics.resamples import Array, Estimate, Resamples

@@ -13,12 +13,11 @@ from typing_extensions import override
 
 from anchorlens.constants import P
 from anchorlens.display import drop_zero_signs
-from anchorlens.missing_values import without_nulls
 from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult
 from anchorlens.results.clusters_text import cluster_note
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.sweep import Analysis
-from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES
+from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, without_nulls
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.pathways import ALL, A, Q, quantity_frame
 from anchorlens.statistics.resamples import Estimate
