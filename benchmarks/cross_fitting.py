@@ -88,6 +88,7 @@ def within_folds(
         draws=each.draws.mean(-1)[:, None],
         errors=errors[:, None],
         n=np.array([each.n.sum()]),
+        n_questions=np.array([each.n_questions.sum()]),
         far=far[:, None],
         effects=far[:0, None],
     )

@@ -19,10 +19,8 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from anchorlens.display import join_words
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.errors import InputError
 from anchorlens.measure.budget import OomSplitter, SweepPlan, Unit
 from anchorlens.measure.patch_plan import SHARD_FLOPS
 from anchorlens.models.adapter import Adapter, SiteLike
@@ -32,7 +30,6 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.tables import InputTable
-from anchorlens.runs.schema import format_cell
 
 # FLOPs of a shard, and the largest number of shards.
 _SHARD_FLOP, _MOST_SHARDS = SHARD_FLOPS, 1000
@@ -267,25 +264,6 @@ __all__ = [
     "SweepInputs",
     "Unit",
 ]
-
-
-def check_finite(samples: pd.DataFrame) -> None:
-    """Raise InputError if a measured value is no finite number."""
-    if samples.empty:
-        return
-    values = samples[["value_before", "value_after"]].to_numpy(dtype=np.float64)
-    wrong = np.flatnonzero(~np.isfinite(values).all(1))
-    if not len(wrong):
-        return
-    cell = samples.iloc[wrong[0]].to_dict()
-    rows = list(dict.fromkeys(samples["example_id"].iloc[wrong]))
-    raise InputError(
-        f"{cell['metric']} is not finite in {len(wrong)} cells of {join_words(rows)}, first at"
-        f" {format_cell(cell)}: the model's numbers overflow or are NaN there. In float16 numbers"
-        " above 65,504 are infinite: use dtype='bfloat16' or 'float32'. Otherwise check the"
-        " weights, or leave these rows out.",
-        argument="model",
-    )
 
 
 def check_layers(name: str, measured: Sequence[int], recorded: Sequence[int]) -> None:

@@ -35,7 +35,6 @@ from anchorlens.protocols.base import (
     Measurement,
     Recheckable,
     SweepInputs,
-    check_finite,
     check_layers,
 )
 from anchorlens.protocols.specification import Specification
@@ -304,7 +303,7 @@ class LocalRunner(Runner):
             for unit in units:
                 parts = memory.measure_or_split(measure, unit)
                 for part in parts:
-                    check_finite(part)
+                    self._spot_checker().check_finite(part)
                 frames.append(pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0])
                 if number == 0 and len(frames) == 1:
                     self._check_first_batch(frames[0], notes, bar)

@@ -20,11 +20,12 @@ import pandas as pd
 import torch
 
 from anchorlens.constants import METRIC_UNITS, POINTS
+from anchorlens.display import join_words
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half, round_anew
-from anchorlens.errors import CheckError
+from anchorlens.errors import CheckError, InputError
 from anchorlens.measure.budget import check_rows
 from anchorlens.measure.checks import DIFFERS, ComparedCell
 from anchorlens.models.adapter import Adapter
@@ -107,6 +108,38 @@ class SpotChecker:
                 f" differ from the reference engine, by {self.failed[0]}. The run is kept and"
                 " marked (checks.failed in run.json). Repeat it with engine='reference'."
             )
+
+    def check_finite(self, samples: pd.DataFrame) -> None:
+        """Raise CheckError if the cone engine has a value that is not finite where a full forward
+        pass has one, and InputError if that has none either.
+        """
+        if samples.empty:
+            return
+        values = samples[["value_before", "value_after"]].to_numpy(dtype=np.float64)
+        wrong = np.flatnonzero(~np.isfinite(values).all(1))
+        if not len(wrong):
+            return
+        cell = samples.iloc[wrong[:1]]
+        where = format_cell(cell.iloc[0].to_dict())
+        metric = cell["metric"].iloc[0]
+        if self.engine.name != ReferenceEngine.name and isinstance(self.protocol, Recheckable):
+            reference = ReferenceEngine(self.engine.adapter)
+            again = self.protocol.remeasure(
+                reference, self.ready, self.spec, cell.to_dict("records")
+            )
+            if np.isfinite(again[["value_before", "value_after"]].to_numpy(dtype=float)).all():
+                raise CheckError(
+                    f"engine='cone': {metric} is not finite at {where}, where the reference engine"
+                    " has a number. Use engine='reference', and please report the model."
+                )
+        rows = list(dict.fromkeys(samples["example_id"].iloc[wrong]))
+        raise InputError(
+            f"{metric} is not finite in {len(wrong)} cells of {join_words(rows)}, first at {where}:"
+            " the model's numbers overflow or are NaN there. In float16 numbers above 65,504 are"
+            " infinite: use dtype='bfloat16' or 'float32'. Otherwise check the weights, or leave"
+            " these rows out.",
+            argument="model",
+        )
 
     def _check(self, samples: pd.DataFrame, k: int, part: str) -> None:
         cells = _draw_cells(

@@ -77,7 +77,7 @@ def test_what_is_in_use_is_not_looked_for_with_every_call(monkeypatch):
 @pytest.mark.parametrize("engine", ["cone", "reference"])
 def test_a_sweep_looks_in_every_layer(engine, tiny_model, monkeypatch):
     looks = []
-    monkeypatch.setattr(MallocTrimmer, "look", lambda heap: looks.append(heap))
+    monkeypatch.setattr(MallocTrimmer, "trim", lambda heap: looks.append(heap))
     result = sweep(tiny_model("llama"), engine=engine)
     n_layers = result.record["model"]["n_layers"]
     assert len(looks) >= n_layers * len(result.record["plan"]["batches"]) > 0

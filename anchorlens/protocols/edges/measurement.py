@@ -45,7 +45,7 @@ from anchorlens.protocols.edges.edge_inputs import (
     restore_edges,
 )
 from anchorlens.protocols.edges.spec import ATTRIBUTION, IG_ACTIVATIONS, Edges
-from anchorlens.protocols.patch.gradient_estimates import check_model_has_gradients
+from anchorlens.protocols.patch.gradient_estimates import check_weights_have_gradients
 from anchorlens.protocols.patch.metric_gradient import stream_metric
 from anchorlens.protocols.patch.placements import PatchPair
 from anchorlens.protocols.patch.spec import EXACT
@@ -87,7 +87,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
     def check_model(self, spec: Edges, adapter: Adapter) -> None:
         check_model_has_edges(adapter, spec)
         if spec.method != EXACT:
-            check_model_has_gradients(adapter)
+            check_weights_have_gradients(adapter)
 
     @override
     def prepare(self, context: PairContext, spec: Edges) -> EdgeInputs:

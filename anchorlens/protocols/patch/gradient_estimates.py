@@ -24,20 +24,25 @@ _WITH_BACKWARD = 3
 
 
 def check_model_has_gradients(adapter: Adapter) -> None:
-    """Raise InputError if a model cannot run a backward pass: if its weights are not in memory
-    together, or were made in inference mode.
+    """Raise InputError if a model cannot run one backward pass through all blocks: if its weights
+    are not in memory together, or were made in inference mode.
     """
-    if any(parameter.is_inference() for parameter in adapter.model.parameters()):
-        raise InputError(
-            "model: its weights were made within torch.inference_mode(), so no gradient can pass"
-            " through it. Load it outside, or use method='exact'.",
-            argument="model",
-        )
+    check_weights_have_gradients(adapter)
     if adapter.shape.streamed is not None:
         raise InputError(
             "method='attribution': a backward pass needs all weights in memory, and those of this"
             " model are read layer by layer. Use method='exact', or load the model as a whole.",
             argument="method",
+        )
+
+
+def check_weights_have_gradients(adapter: Adapter) -> None:
+    """Raise InputError if the weights of a model were made in inference mode."""
+    if any(parameter.is_inference() for parameter in adapter.model.parameters()):
+        raise InputError(
+            "model: its weights were made within torch.inference_mode(), so no gradient can pass"
+            " through it. Load it outside, or use method='exact'.",
+            argument="model",
         )
 
 

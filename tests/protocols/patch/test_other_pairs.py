@@ -44,7 +44,9 @@ def test_another_pair_is_of_the_same_template_and_those_without_one_are_counted(
     counts = sweep.record["counts"]
     assert counts["with_template"] == len(ALONE)
     assert counts["without_other_pair"] == counts["gaussian_directions"] == 1
-    assert "1 pair has no other pair of the same template, length and another" in sweep.verdict
+    assert (
+        "1 pair has no other pair of the same template, length with another prompt" in sweep.verdict
+    )
     assert "no template" not in sweep.verdict
     assert "1 pair has no two other pairs for the direction of norm_matched" in sweep.verdict
 
