@@ -326,7 +326,9 @@ class Pass:
             values = None
             if site == "z":
                 table = heads.view(*tokens.shape, *z.shape[1:])
-                written = self._patch_heads(patches, block.layer, table)
+                clean = table.clone() if patches.is_change else None
+                self._patch_heads(patches, block.layer, table)
+                written = patches.written_heads(block.layer, table, clean)
             else:
                 values = self._patch_values(patches, block.layer, clean_values)
                 values = values.repeat(len(lanes), 1)
@@ -337,22 +339,12 @@ class Pass:
     @staticmethod
     def _patch_heads(
         patches: PatchIndex, layer: int, table: Float[Tensor, "lane token head d_head"]
-    ) -> Float[Tensor, "lane patch d_head"]:
-        """Replace the patched heads of z in place and return what stands there, or by how much it
-        was changed.
-        """
+    ) -> None:
+        """Replace the patched heads of z in place, or add their changes."""
         assert patches.streams is not None  # patches of z have them
         given = patches.streams[layer].to(table.dtype)
         at = (slice(None), patches.entry, patches.heads)
-        if not patches.is_change:
-            table[at] = given
-            return table[at]
-        clean = table[at]
-        changed = clean + given
-        table[at] = changed
-        written = table[at]
-        # A rounded sum is the change that was asked for.
-        return torch.where(written == changed, given, written - clean)
+        table[at] = table[at] + given if patches.is_change else given
 
     def evidence(self) -> Float[Tensor, "cell_group lane"]:
         """Return the evidence of the patches of each cell group in each lane

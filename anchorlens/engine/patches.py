@@ -156,6 +156,21 @@ class PatchIndex:
                 object.__setattr__(moved, name, on(device, own))
         return moved
 
+    def written_heads(
+        self,
+        layer: int,
+        table: Float[Tensor, "lane token head d_head"],
+        clean: Tensor | None,
+    ) -> Float[Tensor, "lane patch d_head"]:
+        """Return the patched heads as they stand in a table, or their changes from ``clean``."""
+        at = (slice(None), self.entry, self.heads)
+        if clean is None:
+            return table[at]
+        assert self.streams is not None  # patches of z have them
+        given = self.streams[layer].to(table.dtype)
+        # A rounded sum is the change that was asked for.
+        return torch.where(table[at] == clean[at] + given, given, table[at] - clean[at])
+
     def within(
         self, cell_slot: Int[Tensor, "cell_token"], clean_slot: Int[Tensor, "clean_token"]
     ) -> "PatchIndex":

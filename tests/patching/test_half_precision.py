@@ -1,7 +1,9 @@
 """Grids in half precision: no fallback for rounding, and what is said about noise."""
 
 import warnings
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 
 from anchorlens import patching
 from anchorlens.engine.cone import ConeEngine
+from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.rounding_noise import round_anew
 from anchorlens.models.adapt import adapt
 from anchorlens.models.load import load_model
@@ -131,3 +134,30 @@ def test_grids_of_many_families(tmp_path):
     # benchmark has enough of them.
     ours, theirs = np.median(half_grids.differing(smooth), axis=1)
     assert ours <= 1.5 * theirs
+
+
+def other_heads(right, patches, layer, table):
+    wrong = copy(patches)
+    object.__setattr__(wrong, "heads", patches.heads.flip(0))
+    right(wrong, layer, table)
+
+
+def twice(right, patches, layer, table):
+    right(patches, layer, table)
+    right(patches, layer, table)
+
+
+def never(right, patches, layer, table):
+    pass
+
+
+@pytest.mark.parametrize("fault", [None, other_heads, twice, never])
+def test_changes_of_heads_that_are_written_elsewhere_are_found(half, fault):
+    """Queries are patched by the change of their heads' outputs."""
+    function = patching.get_act_patch_attn_head_q_all_pos
+    right = Pass._patch_heads
+    wrong = right if fault is None else partial(fault, right)
+    for name in ("logit difference", "rank"):
+        with mock.patch.object(Pass, "_patch_heads", staticmethod(wrong)):
+            _, _, said = run(half, METRICS[name], function=function)
+        assert any(FALLBACK in one for one in said) == (fault is not None), name
