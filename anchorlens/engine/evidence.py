@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from anchorlens.engine.cone_attention import DeviceIndex
 from anchorlens.engine.cone_layout import Layout
 from anchorlens.engine.cone_plans import SwapPlan
+from anchorlens.engine.geometry import Ids
 from anchorlens.engine.hooked_passes import by_head, last_stream
 from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows, turn
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
@@ -256,31 +258,40 @@ def _select(
 
 @torch.no_grad()
 def evidence_of_sources(
-    adapter: Adapter, batch: SwapBatch, site: SiteLike, n_rows: int
-) -> list[Evidence]:
-    """Return the evidence that the swaps of a batch should leave, from full forward passes of the
-    donors.
+    adapter: Adapter, batches: Sequence[SwapBatch], site: SiteLike, n_rows: int
+) -> list[list[Evidence]]:
+    """Return the evidence that each swap of each batch should leave, from full forward passes of
+    the donors.
 
-    Rows that are turned towards directions run with them.
+    Each donor runs once. Rows that are turned towards directions run with them.
 
     Args:
         adapter: The model.
-        batch: Batch whose swaps have a ``source``.
+        batches: Batches whose swaps have a ``source``.
         site: Patched site.
         n_rows: Maximum number of rows of a forward pass.
     """
-    assert batch.donors is not None  # the swaps have a source
-    bases = token_rows(batch.tokens)
-    donors = token_rows(batch.donors)
-    patches = [_Patches(adapter, batch, swap, site) for swap in batch.swaps]
-    moves = any(swap.directions for swap in batch.swaps)
+    moves = any(swap.directions for batch in batches for swap in batch.swaps)
+    numbers: dict[tuple[Ids, Ids], int] = {}
+    patches: list[list[_Patches]] = []
+    for batch in batches:
+        assert batch.donors is not None  # the swaps have a source
+        number: list[int] = []
+        for base, donor in zip(token_rows(batch.tokens), token_rows(batch.donors), strict=True):
+            key = (donor, base if moves else ())
+            number.append(numbers.setdefault(key, len(numbers)))
+        at = torch.tensor(number, dtype=torch.long)
+        patches.append([_Patches(adapter, batch, swap, site, at) for swap in batch.swaps])
+    donors = [donor for donor, _ in numbers]
+    bases = [base for _, base in numbers]
+    every = list(chain.from_iterable(patches))
 
     def note(value: Tensor, hook: Any, layer: int, rows: range) -> Tensor:  # noqa: ARG001
         table = by_head(value, site)
         other = table[: len(rows)]
         own = table[len(rows) :]
         terms = _project(other)
-        for each in patches:
+        for each in every:
             each.add_sources(layer, other, own, terms, rows)
         return value
 
@@ -293,7 +304,8 @@ def evidence_of_sources(
             hook = partial(note, layer=layer, rows=rows)
             hooks.append((adapter.hook_name(site, layer), hook))
         last_stream(adapter, pad_rows([*donors[start : rows.stop], *own]), hooks)
-    return _evidence_of(patches)
+    found = iter(_evidence_of(every))
+    return [[next(found) for _ in own] for own in patches]
 
 
 def _project(
@@ -307,16 +319,26 @@ def _project(
 
 
 class _Patches:
-    """Activations that a swap should write, and their evidence."""
+    """Activations that a swap should write, and their evidence.
+
+    ``number``: number of each row of the batch among the donors that run.
+    """
 
     def __init__(
-        self, adapter: Adapter, batch: SwapBatch, swap: AnchorSwap, site: SiteLike
+        self,
+        adapter: Adapter,
+        batch: SwapBatch,
+        swap: AnchorSwap,
+        site: SiteLike,
+        number: Int[Tensor, "example"] | None = None,
     ) -> None:
         row, slot = torch.nonzero(swap.slots.mask, as_tuple=True)
         position = swap.slots.positions[row, slot]
         is_written, is_read = _find_writes(batch, swap, site, row, position)
         self.swap = swap
         self.row = row[is_written]
+        # Number of the row of each patch among all donors that run.
+        self.number = self.row if number is None else number[self.row]
         self.slot = slot[is_written]
         self.position = position[is_written]
         self.is_read = is_read[is_written]
@@ -372,11 +394,13 @@ class _Patches:
             other: Activations of the donors of some rows.
             own: Activations of the rows themselves; empty if no row is turned.
             terms: Projections and squared norms of ``other``.
-            rows: Numbers of the rows in the batch.
+            rows: Numbers of these donors.
         """
         source = self.swap.source
         assert source is not None  # see evidence_of_sources
-        some = ((self.row >= rows.start) & (self.row < rows.stop)).nonzero()[:, 0]
+        some = ((self.number >= rows.start) & (self.number < rows.stop)).nonzero()[:, 0]
+        if not len(some):
+            return
         moves = [row in self.swap.directions for row in self.row[some].tolist()]
         is_moved = torch.tensor(moves, dtype=torch.bool)
         whole = some[~is_moved]
@@ -397,8 +421,8 @@ class _Patches:
         self, source: Slots, some: Int[Tensor, "patch"], rows: range
     ) -> tuple[Int[Tensor, "patch"], Int[Tensor, "patch"], slice]:
         """Return the index of the donors' activations of some patches, among those of ``rows``."""
-        row = self.row[some]
-        return row - rows.start, source.positions[row, self.slot[some]], self.heads
+        source_position = source.positions[self.row[some], self.slot[some]]
+        return self.number[some] - rows.start, source_position, self.heads
 
 
 def _evidence_of(patches: Sequence[_Patches]) -> list[Evidence]:

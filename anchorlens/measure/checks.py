@@ -10,9 +10,9 @@ the first cell, as in TransformerLens. Their values are kept, and show what the 
 patched logits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -87,83 +87,90 @@ class ComparedCell(Generic[T]):
 _ALLOWED = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.01, torch.bfloat16: 0.05}
 
 
+@dataclass(frozen=True, kw_only=True)
+class WrittenCells:
+    """Cells of a pass, with the evidence of what it wrote.
+
+    Attributes:
+        batch: Batch whose swaps have a ``source``.
+        layers: Layers of the cells.
+        changed: Metrics of each swap, with :data:`~anchorlens.engine.cone.LANDED` [layer 1].
+    """
+
+    batch: SwapBatch
+    layers: Sequence[int]
+    changed: Sequence[Metrics]
+
+
 def check_writes(
-    adapter: Adapter,
-    batch: SwapBatch,
-    changed: Sequence[Metrics],
-    *,
-    site: SiteLike,
-    layers: Sequence[int],
-    window: int,
-    n_rows: int,
+    adapter: Adapter, passes: Sequence[WrittenCells], *, site: SiteLike, window: int, n_rows: int
 ) -> None:
-    """Compare what the cone engine wrote in each cell with the activations of a full forward pass
+    """Compare what the cone engine wrote in each cell with the activations of full forward passes
     of the sources.
 
     Args:
         adapter: The model.
-        batch: Batch whose swaps have a ``source``.
-        changed: Metrics of each swap, with :data:`~anchorlens.engine.cone.LANDED` [layer 1].
+        passes: Cells of passes; equal sources run once.
         site: Patched site.
-        layers: Layers of the cells.
         window: Number of layers patched together.
         n_rows: Maximum number of rows of a forward pass.
 
     Raises:
         CheckError: If a patch is missing, or other activations, or other places, were written.
     """
-    allowed = _ALLOWED[adapter.shape.dtype]
-    expected = evidence_of_sources(adapter, batch, site, n_rows)
-    windows = [window_layers(layer, window, adapter.n_layers) for layer in layers]
-    noise: dict[int, list[list[float]]] = {}
-    for number, (swap, after) in enumerate(zip(batch.swaps, changed, strict=True)):
-        for at, (layer, (landed,)) in enumerate(
-            zip(layers, after.values[LANDED].tolist(), strict=True)
-        ):
-            total, size = expected[number].of_window(windows[at])
-            if is_same_evidence(landed, total, allowed * size):
-                continue
-            more = 0.0
-            for n_draws in N_DRAWS if is_half(adapter) else ():
-                if n_draws not in noise:
-                    noise[n_draws] = _measure_noise(
-                        adapter,
-                        batch,
-                        expected,
-                        site=site,
-                        windows=windows,
-                        n_rows=n_rows,
-                        n_draws=n_draws,
-                    )
-                more = TIMES_NOISE * noise[n_draws][number][at]
-                if is_same_evidence(landed, total, (allowed + more) * size):
-                    break
-            else:
+    expected = evidence_of_sources(adapter, [one.batch for one in passes], site, n_rows)
+    for cells, own in zip(passes, expected, strict=True):
+        windows = [window_layers(layer, window, adapter.n_layers) for layer in cells.layers]
+        noise = partial(
+            _measure_noise, adapter, cells.batch, own, site=site, windows=windows, n_rows=n_rows
+        )
+        noise = cache(noise)
+        for number, (swap, after) in enumerate(zip(cells.batch.swaps, cells.changed, strict=True)):
+            for at, (landed,) in enumerate(after.values[LANDED].tolist()):
+                total, size = own[number].of_window(windows[at])
+                shares = _allowed_shares(adapter, noise, number, at)
+                if any(is_same_evidence(landed, total, share * size) for share in shares):
+                    continue
                 off = abs(landed - total) / size if size else float("inf")
+                allowed = list(_allowed_shares(adapter, noise, number, at))[-1]
                 raise CheckError(
-                    f"engine='cone': the patch of {swap.anchor} in layer {layer} was not written as"
-                    f" it should be: its activations differ by {off:.2g} of their size (allowed:"
-                    f" {allowed + more:.2g}). The sweep was stopped. Use engine='reference', and"
+                    f"engine='cone': the patch of {swap.anchor} in layer {cells.layers[at]} was not"
+                    f" written as it should be: its activations differ by {off:.2g} of their size"
+                    f" (allowed: {allowed:.2g}). The sweep was stopped. Use engine='reference', and"
                     " please report the model."
                 )
+
+
+def _allowed_shares(
+    adapter: Adapter, noise: Callable[[int], list[list[float]]], number: int, at: int
+) -> Iterator[float]:
+    """Yield allowed differences of the evidence, relative to its size: a fixed one, in half
+    precision then with the noise of a swap in a window, from more and more draws.
+
+    ``noise``: function of the number of draws, [swap window].
+    """
+    allowed = _ALLOWED[adapter.shape.dtype]
+    yield allowed
+    for n_draws in N_DRAWS if is_half(adapter) else ():
+        yield allowed + TIMES_NOISE * noise(n_draws)[number][at]
 
 
 def _measure_noise(
     adapter: Adapter,
     batch: SwapBatch,
     expected: Sequence[Evidence],
+    n_draws: int,
     *,
     site: SiteLike,
     windows: Sequence[range],
     n_rows: int,
-    n_draws: int,
 ) -> list[list[float]]:
     """Return the noise of the evidence of each swap in each window, relative to its size: its own
     change when the model rounds in another way, or the mean of its layer if that is larger.
     """
     squares = torch.zeros(len(expected), len(windows), dtype=torch.float64, device="cpu")
     for seed in range(n_draws):
-        again = evidence_of_sources(round_anew(adapter, seed), batch, site, n_rows)
+        (again,) = evidence_of_sources(round_anew(adapter, seed), [batch], site, n_rows)
         for i, (one, other) in enumerate(zip(expected, again, strict=True)):
             for j, window in enumerate(windows):
                 total, size = one.of_window(window)

@@ -8,11 +8,19 @@ the geometry that the engine runs (:mod:`anchorlens.engine.geometry`).
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
+from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
-from anchorlens.engine.cost import FULL_PASSES, PassSize, rows_bytes, rows_flops, slack
+from anchorlens.engine.cost import (
+    FULL_PASSES,
+    PassSize,
+    rows_bytes,
+    rows_flops,
+    rows_per_batch,
+    slack,
+)
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.patches import window_layers
@@ -36,10 +44,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells of one pass: pairs with the same places, at the same layers."""
+    """Cells of one pass: pairs with the same places, at the same layers.
+
+    With ``of_embedding``, the stream into block 0 is patched, where the same token has the same
+    activation.
+    """
 
     pairs: tuple[Pair[Any], ...]
     layers: tuple[int, ...]
+    of_embedding: bool = False
+
+    @property
+    def changed_pairs(self) -> tuple[Pair[Any], ...]:
+        """The pairs with those positions alone whose activations differ between both inputs."""
+        changed = methodcaller("without_equal_positions", of_embedding=self.of_embedding)
+        return tuple(map(changed, self.pairs))
 
     @property
     def work(self) -> int:
@@ -50,9 +69,9 @@ class Batch:
         """Split the pairs in halves, else the layers, else the placements; () for one cell."""
         first, *others = self.pairs
         if others:
-            return tuple(Batch(tuple(part), self.layers) for part in halves(self.pairs))
+            return tuple(replace(self, pairs=tuple(part)) for part in halves(self.pairs))
         if len(self.layers) > 1:
-            return tuple(Batch(self.pairs, tuple(part)) for part in halves(self.layers))
+            return tuple(replace(self, layers=tuple(part)) for part in halves(self.layers))
         return self.split_places() if len(first.placements) > 1 else ()
 
     def split_places(self) -> "tuple[Batch, ...]":
@@ -61,7 +80,7 @@ class Batch:
         parts: list[Batch] = []
         for some in numbers:
             pairs = tuple(pair.at_places(some) for pair in self.pairs)
-            parts.append(Batch(pairs, self.layers))
+            parts.append(replace(self, pairs=pairs))
         return tuple(parts)
 
 
@@ -188,11 +207,14 @@ class PairGeometries:
         firsts = [first for pair in pairs if (first := self.of(pair).first) is not None]
         self.prefix = common_prefix(rows, min(firsts, default=0))
 
-    def of(self, pair: Pair[Any]) -> RowGeometry:
-        """Return the geometry of a pair with its placements, which may be a part of all."""
-        key = pair.places
+    def of(self, pair: Pair[Any], *, of_embedding: bool = False) -> RowGeometry:
+        """Return the geometry of a pair with its placements, which may be a part of all.
+
+        ``of_embedding``: as in :class:`Batch`.
+        """
+        key = (of_embedding, *pair.places)
         if key not in self._known:
-            pair = pair.without_equal_positions()
+            pair = pair.without_equal_positions(of_embedding=of_embedding)
             source = pair.source
             changes: list[Change] = []
             for place in pair.placements:
@@ -207,14 +229,15 @@ class PairGeometries:
             )
         return self._known[key]
 
-    def lane(self, pair: Pair[Any]) -> int:
+    def lane(self, pair: Pair[Any], *, of_embedding: bool = False) -> int:
         """Return the number of tokens that a pair adds to a lane."""
-        row = self.of(pair)
+        row = self.of(pair, of_embedding=of_embedding)
         return sum(row.end - cone.start for cone in row.cones if cone is not None)
 
     def size(self, batch: Batch) -> PassSize:
         """Return the size of the pass of a batch."""
-        return PassGeometry(map(self.of, batch.pairs), prefix=self.prefix).size()
+        rows = [self.of(pair, of_embedding=batch.of_embedding) for pair in batch.pairs]
+        return PassGeometry(rows, prefix=self.prefix).size()
 
 
 @pause_collection()
@@ -262,12 +285,16 @@ def plan_swaps(
         most_flops = float("inf")
     else:
         most_flops = SHARD_FLOPS
+    is_split = (str(site), window, batch_size, engine.name) == ("resid_pre", 1, None, "cone")
     passes: list[SizedPass[Batch]] = []
     groups: list[list[SizedPass[Batch]]] = []
     for same in _groups_of_same_places(pairs):
         own: list[SizedPass[Batch]] = []
-        for batch in _grow_batches(engine, geometries, same, layers, batch_size, budget):
-            own += _split_to_fit(engine, geometries, batch, window, budget)
+        whole = Batch(tuple(same), layers)
+        parts = _split_embedding(geometries, whole) if is_split else [whole]
+        for part in parts:
+            for batch in _grow_batches(engine, geometries, part, batch_size, budget):
+                own += _split_to_fit(engine, geometries, batch, window, budget)
         passes += own
         groups += join_passes(own, budget, most_flops)
     flops = geometries.prefix * shape.n_layers * shape.block_flops
@@ -280,7 +307,11 @@ def plan_swaps(
         flops += rows_flops(shape, n_directions, width)
     if compares_writes:
         flops += rows_flops(shape, 2 * len(pairs), width)
-        of_rows = rows_bytes(shape, 2, width)
+        # Sources of passes that run together run at once, as far as they fit; so do rows that are
+        # turned.
+        n_rows = (2 if n_directions else 1) * max(map(_count_pairs, groups))
+        fitting = rows_per_batch(shape, engine.adapter.devices, width, None, max_memory)
+        of_rows = rows_bytes(shape, max(2, min(n_rows, fitting)), width)
         if of_rows > sum(terms.values()):
             terms = {FULL_PASSES: of_rows}
     cost = memory.plan(
@@ -300,6 +331,11 @@ def plan_swaps(
     return SwapSweepPlan(**vars(cost), groups=joined)
 
 
+def _count_pairs(passes: Sequence[SizedPass[Batch]]) -> int:
+    """Return the number of pairs of passes that run together."""
+    return len({pair.key for one in passes for pair in one.content.pairs})
+
+
 def _batches_together(passes: Sequence[SizedPass[Batch]]) -> Together[Batch]:
     """Return the batches of passes that run together."""
     return Together(tuple(one.content for one in passes))
@@ -317,34 +353,49 @@ def _groups_of_same_places(pairs: Sequence[Pair[Any]]) -> list[list[Pair[Any]]]:
     return [by_places[one] for one in names]
 
 
+def _split_embedding(geometries: PairGeometries, batch: Batch) -> list[Batch]:
+    """Return the batch without block 0, and that block alone, if there at most half of the tokens
+    have to be computed; else the batch.
+    """
+    others = tuple(layer for layer in batch.layers if layer > 0)
+    if not others or len(others) == len(batch.layers):
+        return [batch]
+    n_tokens = sum(geometries.lane(pair) for pair in batch.pairs)
+    n_changed = sum(geometries.lane(pair, of_embedding=True) for pair in batch.pairs)
+    if 2 * n_changed > n_tokens:
+        return [batch]
+    return [replace(batch, layers=others), Batch(batch.pairs, (0,), of_embedding=True)]
+
+
 def _grow_batches(
     engine: Engine,
     geometries: PairGeometries,
-    pairs: Sequence[Pair[Any]],
-    layers: tuple[int, ...],
+    whole: Batch,
     batch_size: int | None,
     budget: int,
 ) -> Iterator[Batch]:
-    """Yield batches of as many pairs as memory, batch size and throughput allow."""
-    n_layers = len(layers)
+    """Yield parts of a batch with as many pairs as memory, batch size and throughput allow."""
+    n_layers = len(whole.layers)
+    of = partial(geometries.of, of_embedding=whole.of_embedding)
+    lane = partial(geometries.lane, of_embedding=whole.of_embedding)
     # Sorted by cone, for little padding; donors of a question stay together.
-    ordered = sorted(pairs, key=lambda pair: (geometries.lane(pair), len(pair.target.ids)))
+    ordered = sorted(whole.pairs, key=lambda pair: (lane(pair), len(pair.target.ids)))
     some: list[Pair[Any]] = []
     growing = PassGeometry(prefix=geometries.prefix)
     for pair in ordered:
-        growing.add(geometries.of(pair))
+        growing.add(of(pair))
         size = growing.size()
         if batch_size is not None:
             is_full = len(some) >= batch_size
         else:
             is_full = engine.saturates(size, n_layers)
         if some and (is_full or engine.pass_bytes(size, n_layers) > budget):
-            yield Batch(tuple(some), layers)
+            yield replace(whole, pairs=tuple(some))
             some = []
-            growing = PassGeometry([geometries.of(pair)], prefix=geometries.prefix)
+            growing = PassGeometry([of(pair)], prefix=geometries.prefix)
         some.append(pair)
     if some:
-        yield Batch(tuple(some), layers)
+        yield replace(whole, pairs=tuple(some))
 
 
 def _split_to_fit(

@@ -7,7 +7,7 @@ engine.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,10 +19,10 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.function_reader import MISSED, FunctionReader
-from anchorlens.engine.patches import AnchorSwap, OnProgress, SwapBatch, no_progress
+from anchorlens.engine.patches import OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.checks import check_writes
+from anchorlens.measure.checks import WrittenCells, check_writes
 from anchorlens.measure.directions import draw_directions
 from anchorlens.measure.patch_plan import Batch, SwapSweepPlan, plan_swaps
 from anchorlens.measure.patched_pairs import MakeStreams, Pair, build_batch
@@ -99,21 +99,16 @@ class PatchRunner:
         Raises:
             CheckError: If a patch was not written as it should be.
         """
-        patched: list[Sequence[Pair[Any]]] = []
-        for batch in batches:
-            pairs: Sequence[Pair[Any]] = batch.pairs
-            # The reference engine patches all positions, which checks that equal ones are equal.
-            if self.engine.name == ConeEngine.name:
-                pairs = [pair.without_equal_positions() for pair in pairs]
-            patched.append(pairs)
+        # The reference engine patches all positions, which checks that equal ones are equal.
+        is_cone = self.engine.name == ConeEngine.name
+        patched = [batch.changed_pairs if is_cone else batch.pairs for batch in batches]
         made = self._build_batches(patched, make_reader or self.make_reader)
         built = [(one, batch.layers) for one, batch in zip(made, batches, strict=True)]
         values = self.engine.run_swap_batches(
             built, site=self.site, window=self.window, on_progress=on_progress
         )
         if self._is_compared:
-            for batch, layers, changed in _batches_of_same_rows(batches, built, values):
-                self._compare_writes(batch, layers, changed)
+            self._compare_writes(built, values)
         for batch, (before, changed) in zip(batches, values, strict=True):
             if MISSED in before.values:
                 self._measure_lost_pairs(batch, before, changed)
@@ -211,19 +206,20 @@ class PatchRunner:
         return rows_per_batch(shape, devices, width, None, self.max_memory)
 
     def _compare_writes(
-        self, batch: SwapBatch, layers: Sequence[int], changed: Sequence[Metrics]
+        self, built: Sequence[tuple[SwapBatch, Sequence[int]]], values: Sequence[Values]
     ) -> None:
-        assert batch.donors is not None  # such sweeps have sources
-        width = max(batch.tokens.ids.shape[1], batch.donors.ids.shape[1])
-        n_rows = self._rows_of_pass(width)
+        written: list[WrittenCells] = []
+        width = 0
+        for (batch, layers), (_, changed) in zip(built, values, strict=True):
+            assert batch.donors is not None  # such sweeps have sources
+            width = max(width, batch.tokens.ids.shape[1], batch.donors.ids.shape[1])
+            written.append(WrittenCells(batch=batch, layers=layers, changed=changed))
         check_writes(
             self.engine.adapter,
-            batch,
-            changed,
+            written,
             site=self.site,
-            layers=layers,
             window=self.window,
-            n_rows=n_rows,
+            n_rows=self._rows_of_pass(width),
         )
 
     def _measure_lost_pairs(
@@ -262,25 +258,3 @@ class PatchRunner:
         planned = self.make_reader(pairs)
         assert isinstance(planned, FunctionReader)  # no other reader misses a value
         return planned.everywhere()
-
-
-def _batches_of_same_rows(
-    batches: Sequence[Batch],
-    built: Sequence[tuple[SwapBatch, Sequence[int]]],
-    values: Sequence[Values],
-) -> Iterator[tuple[SwapBatch, Sequence[int], list[Metrics]]]:
-    """Yield batches with their layers and patched metrics; those of the same pairs and layers as
-    one, because their sources run once.
-    """
-    same: dict[object, list[int]] = {}
-    for number, batch in enumerate(batches):
-        key = (tuple(pair.key for pair in batch.pairs), batch.layers)
-        same.setdefault(key, []).append(number)
-    for numbers in same.values():
-        batch, layers = built[numbers[0]]
-        swaps: list[AnchorSwap] = []
-        changed: list[Metrics] = []
-        for i in numbers:
-            swaps += built[i][0].swaps
-            changed += values[i][1]
-        yield replace(batch, swaps=tuple(swaps)), layers, changed

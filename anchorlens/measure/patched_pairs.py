@@ -106,20 +106,28 @@ class Pair(Generic[PromptT_co]):
         rows = (self.target.ids, self.source.ids)
         return common_prefix(rows, min(map(len, rows)))
 
-    def without_equal_positions(self) -> "Pair[PromptT_co]":
+    def without_equal_positions(self, *, of_embedding: bool = False) -> "Pair[PromptT_co]":
         """Return the pair without the patched positions that have the same activation in both
         inputs.
 
         In a causal model these are positions that are patched from themselves, among the tokens
-        that both inputs begin with. A random direction there has norm 0. Patches of other
-        positions are as before.
+        that both inputs begin with; in the embedding, all with the same token. A random direction
+        there has norm 0. Patches of other positions are as before.
+
+        ``of_embedding``: whether the stream into block 0 is patched.
         """
-        if not self.n_alike:
+        if self.source is None or not (self.n_alike or of_embedding):
             return self
+        own = self.target.ids
+        other = self.source.ids
         places = []
         for place in self.placements:
             pairs = list(zip(place.target_positions, place.source_positions, strict=True))
-            kept = [(t, s) for t, s in pairs if t != s or t >= self.n_alike]
+            kept: list[tuple[int, int]] = []
+            for t, s in pairs:
+                is_equal = own[t] == other[s] if of_embedding else t < self.n_alike
+                if t != s or not is_equal:
+                    kept.append((t, s))
             # Directions are drawn for all positions of a place, so these stay together.
             if len(kept) < len(pairs) and not (kept and place.direction_label):
                 target = tuple(t for t, _ in kept)
