@@ -18,6 +18,12 @@ from pathlib import Path
 import torch
 from peers.report import markdown_table
 
+
+def mean_logprob(logits: torch.Tensor) -> torch.Tensor:
+    """Return a metric that reads the whole vocabulary at every position."""
+    return logits.log_softmax(-1)[0, :, 50].mean()
+
+
 SHAPES = {"d 512, V 2,000": (512, 2_000), "d 1,024, V 152,000": (1_024, 152_000)}
 """Name -> width and size of the vocabulary."""
 SWEEPS = {
@@ -25,6 +31,7 @@ SWEEPS = {
     "by head, z": {"by": "head", "site": "z"},
     "by head, k": {"by": "head", "site": "k"},
     "by layer": {"by": "layer"},
+    "by position, all logits": {"by": "position", "metric": mean_logprob, "layers": (6,)},
 }
 N_LAYERS, N_TOKENS, N_PAIRS, HEAD = 8, 64, 4, 16
 COLUMNS = ("shape", "dtype", "sweep", "planned MB", "measured MB", "ratio")
@@ -77,12 +84,13 @@ def measure(shape: str, sweep: str, dtype: str) -> dict[str, object]:
         )
     options = {"metric": "logit_diff", "controls": "none", "progress": False}
     al.patch_sweep(model, al.load_pairs(rows[:1]), by="layer", layers=(7,), **options)
+    options |= SWEEPS[sweep]
     pairs = al.load_pairs(rows)
     plans: list[al.SweepPlan] = []
     settled()
     Path("/proc/self/clear_refs").write_text("5")  # begin the peak anew
     before = status("VmHWM")
-    al.patch_sweep(model, pairs, **SWEEPS[sweep], **options, on_plan=plans.append)
+    al.patch_sweep(model, pairs, **options, on_plan=plans.append)
     taken = status("VmHWM") - before
     planned = plans[0].peak_bytes
     return {

@@ -71,6 +71,7 @@ class PassSize:
         cell_groups: Size of each change in a lane.
         prefix: Tokens that all rows share, computed once for many passes.
         reads: Number of states that are read.
+        vocab_rows: Rows of logits over the whole vocabulary that a metric function holds at once.
     """
 
     clean_tokens: int
@@ -79,6 +80,7 @@ class PassSize:
     cell_groups: tuple[GroupSize, ...] = ()
     prefix: int = 0
     reads: int
+    vocab_rows: int = 0
 
     @classmethod
     def clean(cls, lengths: Sequence[int], reads: int | None = None) -> "PassSize":
@@ -158,9 +160,16 @@ def pass_memory(shape: Shape, device: torch.device, size: PassSize, lanes: int) 
     """Return the terms of :func:`pass_bytes`."""
     tokens = size.prefix + size.clean_tokens + lanes * size.lane
     heads, kv = shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
-    # Queries, keys, values, heads' outputs and a rotated half of the queries.
-    of_attention = tokens * int(2.5 * heads + 2.5 * kv)
-    of_attention += _attention_entries(shape, device, size, lanes)
+    # Queries, keys, values and heads' outputs, beside half of the queries and keys while they are
+    # rotated, then a group's attention; before it the normed streams, while queries are normed.
+    of_heads = tokens * (2 * heads + 2 * kv)
+    rotated = tokens * (heads + kv) // 2
+    entries = _attention_entries(shape, device, size, lanes)
+    is_wide = half_on_cpu(device, shape.dtype)  # attention has float32 copies
+    if is_wide:
+        entries = 2 * (entries + of_heads)
+    beside = rotated + entries if is_wide else max(rotated, entries, tokens * shape.d_model)
+    of_attention = of_heads + beside
     # Heads' outputs, the streams after the block, and what a slice of tokens takes.
     of_slice = 3 * (shape.d_mlp or shape.d_model) + 4 * shape.d_model
     sliced = min(tokens, MLP_SLICE.get(device.type, MLP_SLICE["cpu"]))
@@ -172,6 +181,7 @@ def pass_memory(shape: Shape, device: torch.device, size: PassSize, lanes: int) 
         logits += columns * shape.d_model * 4
     if half_in_float32(device, shape.dtype):
         logits += WIDE_SLICE * 4
+    logits += size.vocab_rows * shape.d_vocab * 4
     return PassMemory(
         streams=shape.item * tokens * shape.d_model,
         block=shape.item * max(of_attention, of_mlp),
@@ -196,11 +206,12 @@ def _attention_entries(shape: Shape, device: torch.device, size: PassSize, lanes
     limits = joint_attention(device)
     groups = [(rows * width, width, keys) for _, rows, width, keys in size.cell_groups]
     copied = 0
-    if len(size.cell_groups) > 1:  # small ones are padded to one width together
-        small = [group for group in groups if _fits_joint_padding(limits, *group)]
-        padded = sum(padded for padded, _, _ in small)
-        together = min(limits.tokens, int(limits.padded * padded))
-        groups += [(together, width, keys + width) for _, width, keys in small if len(small) > 1]
+    small = [group for group in groups if _fits_joint_padding(limits, *group)]
+    sizes = sorted(padded for padded, _, _ in small)
+    if len(small) > 1 and sum(sizes[:2]) <= limits.tokens:
+        # Small groups are padded to one width together.
+        together = min(limits.tokens, int(limits.padded * sum(sizes)))
+        groups += [(together, width, keys + width) for _, width, keys in small]
         copied = min(limits.copied, sum(rows * keys for _, rows, _, keys in size.cell_groups))
     widest = max([size.clean_rows * size.clean_keys, *(lanes * padded for padded, _, _ in groups)])
     scores = max(
@@ -209,11 +220,7 @@ def _attention_entries(shape: Shape, device: torch.device, size: PassSize, lanes
             *(lanes * padded * keys for padded, _, keys in groups),
         ]
     )
-    attention = widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores + 4 * kv * copied
-    if half_on_cpu(device, shape.dtype):  # attention has float32 copies
-        tokens = size.prefix + size.clean_tokens + lanes * size.lane
-        attention = 2 * (attention + tokens * (2 * heads + 2 * kv))
-    return attention
+    return widest * (3 * heads + 2 * kv) + 3 * shape.n_heads * scores + 4 * kv * copied
 
 
 def kernel_bytes(shape: Shape, device: torch.device, tokens: int) -> int:
@@ -249,17 +256,19 @@ def pass_flops(shape: Shape, size: PassSize, starts: Sequence[int]) -> float:
     return shape.block_flops * tokens + attention + 2.0 * shape.d_model * shape.d_vocab * read
 
 
-def rows_bytes(shape: Shape, rows: int, width: int) -> int:
+def rows_bytes(shape: Shape, rows: int, width: int, vocab_rows: int | None = None) -> int:
     """Return an upper estimate of the memory in bytes of a full forward pass over ``rows`` rows of
     ``width`` tokens.
+
+    ``vocab_rows``: rows of logits over the whole vocabulary that are held at once; if None, eight
+    for each row.
     """
     # Streams, queries, keys, values and both sides of a gated MLP; scores and pattern of all heads;
-    # 8 reads' logits in float32.
+    # logits in float32.
     wide = 8 * shape.d_model + 4 * shape.n_heads * shape.d_head + 3 * (shape.d_mlp or shape.d_model)
     attention = 4 * shape.n_heads * width * width
-    return (
-        rows * ((width * wide + attention) * max(shape.item, 4) + 8 * shape.d_vocab * 4) + BUFFERS
-    )
+    logits = 4 * shape.d_vocab * (8 * rows if vocab_rows is None else vocab_rows)
+    return rows * (width * wide + attention) * max(shape.item, 4) + logits + BUFFERS
 
 
 def rows_flops(shape: Shape, rows: int, width: int) -> float:

@@ -39,7 +39,10 @@ was not kept.
 _ROWS = 64
 _TOKEN_ROWS = 4096
 # Most positions whose unpatched logits are kept for the cells that leave them as they are.
-_KEPT = 256
+_KEPT = 64
+# Times that the rows that a function reads are held: as they are read, as they are given, and two
+# results of their size.
+_COPIES = 4
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,11 @@ class FunctionReader:
     def _index(self) -> Int[Tensor, "axis read"]:
         return torch.tensor(self.places, dtype=torch.long, device="cpu").reshape(-1, 2).T
 
+    @cached_property
+    def number(self) -> dict[Place, int]:
+        """Place -> number of its state."""
+        return _number(self.places)
+
     @property
     def row(self) -> Int[Tensor, "read"]:
         """Row of each state that is kept."""
@@ -181,6 +189,23 @@ class FunctionReader:
             places += call.places
         return replace(self, places=tuple(places))
 
+    @property
+    def n_held_rows(self) -> int:
+        """Most rows of logits over the whole vocabulary that are held at once, if the function
+        makes two results of the size of its logits.
+        """
+        most = 0
+        for call in self.calls:
+            n_read = len(self.full_places.intersection(call.places))
+            if self.is_plain:
+                table = call.n_rows * call.length
+                table *= 2 if table > _ROWS else 1
+            else:
+                first = n_read if 1 < n_read <= _KEPT else 0
+                table = first + 2 * max(_ROWS, n_read) if n_read else 0
+            most = max(most, table + _COPIES * n_read)
+        return most
+
     def of_any_states(self) -> "FunctionReader":
         """Return the reader for states of any runs: no value is missed, and the first cell need not
         be the unpatched one.
@@ -197,18 +222,17 @@ class FunctionReader:
         value].
         """
         cells = states.reshape(-1, *states.shape[-2:])
-        table = _Unembedded(self, adapter, cells)
+        by_call: list[list[tuple[Tensor, bool]]] = []
+        # Call after call, so that the logits of one call alone are held.
+        for number, call in enumerate(self.calls):
+            table = _Unembedded(self, adapter, cells, call.places)
+            by_call.append([self._values(table, cell, number) for cell in range(len(cells))])
         values: list[Tensor] = []
         missed: list[Tensor] = []
-        for cell in range(len(cells)):
-            values_of_cell: list[Tensor] = []
-            missed_of_cell: list[Tensor] = []
-            for number in range(len(self.calls)):
-                found, is_missed = self._values(table, cell, number)
-                values_of_cell.append(found)
-                missed_of_cell.append(torch.full(found.shape, float(is_missed), device="cpu"))
-            values += values_of_cell
-            missed += missed_of_cell
+        for of_cell in zip(*by_call, strict=True):
+            for found, is_missed in of_cell:
+                values.append(found)
+                missed.append(torch.full(found.shape, float(is_missed), device="cpu"))
         shape = (*states.shape[:-2], -1)
         return Metrics(
             {
@@ -254,9 +278,15 @@ class FunctionReader:
 
 
 class _Unembedded:
-    """Logits of the kept states of many cells.
+    """Logits of one call in many cells, from the states that are kept.
 
     What is read in most cells is computed for many cells at once, everything else on request.
+
+    Args:
+        reader: The reader.
+        adapter: The model.
+        cells: States of all places of the reader.
+        places: Places of the call.
 
     Attributes:
         number: Place -> number of its state.
@@ -265,18 +295,24 @@ class _Unembedded:
     """
 
     def __init__(
-        self, reader: FunctionReader, adapter: Adapter, cells: Float[Tensor, "cell read d_model"]
+        self,
+        reader: FunctionReader,
+        adapter: Adapter,
+        cells: Float[Tensor, "cell read d_model"],
+        places: Sequence[Place],
     ) -> None:
-        self.number = _number(reader.places)
+        kept = [place for place in places if place in reader.number]
+        at = _look_up(reader.number, kept)
+        self.number = _number(kept)
         self.width = adapter.shape.d_vocab
         self.device = adapter.read.device
         self._adapter = adapter
-        self._cells = cells
+        self._cells = cells if at == list(range(cells.shape[1])) else cells[:, at]
         self._dtype = reader.dtype
         self._tokens = _number(reader.tokens)
         full_places: list[Place] = []
         token_places: list[Place] = []
-        for place in reader.places:
+        for place in kept:
             if place in reader.full_places:
                 full_places.append(place)
             elif place in reader.token_places:
@@ -354,7 +390,8 @@ class _Unembedded:
 
     def _unembed_rows(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Return whole rows, computed in parts to bound memory."""
-        return torch.cat([self._unembed(part) for part in states.split(_ROWS)])
+        parts = [self._unembed(part) for part in states.split(_ROWS)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _next(self, cell: int, places: Collection[Place], most: int) -> range:
         """Return the cells that are unembedded together, from ``cell`` on."""

@@ -221,7 +221,8 @@ class ReferenceEngine(Engine):
 
     @override
     def pass_bytes(self, size: PassSize, lanes: int) -> int:
-        return rows_bytes(self.adapter.shape, size.clean_rows, size.clean_keys)
+        vocab_rows = 8 * size.clean_rows + size.vocab_rows
+        return rows_bytes(self.adapter.shape, size.clean_rows, size.clean_keys, vocab_rows)
 
     @override
     def pass_terms(self, size: PassSize, lanes: int) -> dict[str, int]:

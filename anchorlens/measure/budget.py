@@ -152,6 +152,8 @@ class MemoryBudget:
         batch_size: Rows of a pass. If None, as many as fit.
         n_sample_rows: Number of rows of the samples.
         stored_bytes: Bytes of stored states.
+        vocab_rows: Rows of logits over the whole vocabulary that a full forward pass of checked
+            cells holds at once beside one for each row; if None, eight for each row.
     """
 
     engine: Engine
@@ -159,6 +161,7 @@ class MemoryBudget:
     batch_size: int | None
     n_sample_rows: int
     stored_bytes: int = 0
+    vocab_rows: int | None = None
 
     @property
     def budget(self) -> int:
@@ -221,6 +224,11 @@ class MemoryBudget:
             )
         return peak
 
+    def _rows_bytes(self, rows: int, width: int) -> int:
+        """Return an upper estimate of the memory of a full forward pass of checked cells."""
+        vocab_rows = None if self.vocab_rows is None else self.vocab_rows + rows
+        return rows_bytes(self.engine.adapter.shape, rows, width, vocab_rows)
+
     def _other_terms(self, size: int) -> dict[str, int]:
         """Return the terms of a peak beside the passes, ``size`` bytes together."""
         kept = {"stored states": self.stored_bytes}
@@ -268,8 +276,8 @@ class MemoryBudget:
             # Half of the cells are checked after the first batches, if there are others.
             is_alone = (n_passes or len(sizes)) == 1
             cells_at_once = min(checks if is_alone else checks - checks // 2, _CHECKED_AT_ONCE)
-            together = rows_bytes(adapter.shape, check_rows(cells_at_once, n_pairs or rows), width)
-            own = max(rows_bytes(adapter.shape, 1, width), min(together, self.budget))
+            together = self._rows_bytes(check_rows(cells_at_once, n_pairs or rows), width)
+            own = max(self._rows_bytes(1, width), min(together, self.budget))
             if own > largest_pass:
                 largest_pass = own
                 terms = {FULL_PASSES: own}

@@ -22,7 +22,9 @@ from anchorlens.engine.cost import (
     slack,
 )
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
+from anchorlens.engine.hooked_passes import full_reader
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.garbage import pause_collection
@@ -168,7 +170,8 @@ def joint_bytes(passes: Sequence[SizedPass[Any]]) -> int:
 def joint_terms(passes: Sequence[SizedPass[Any]]) -> dict[str, int]:
     """Return the terms of :func:`joint_bytes` by name."""
     largest = max(passes, key=lambda each: each.n_bytes)
-    others = sum(each.stream_bytes for each in passes) if len(passes) > 1 else 0
+    # The streams of the pass that computes a block are among its own terms.
+    others = sum(each.stream_bytes for each in passes) - largest.stream_bytes
     return dict(largest.terms) | ({"streams of joined passes": others} if others else {})
 
 
@@ -194,10 +197,12 @@ class PairGeometries:
 
     Attributes:
         prefix: Number of tokens that all rows begin with, before any patched or read position.
+        vocab_rows: Rows of logits over the whole vocabulary that the metric holds at once.
     """
 
     def __init__(self, pairs: Sequence[Pair[Any]], reader: Reader, site: SiteLike) -> None:
         self.site = site
+        self.vocab_rows = reader.n_held_rows if isinstance(reader, FunctionReader) else 0
         self._reads: dict[tuple[str, str], list[int]] = {pair.key: [] for pair in pairs}
         for i, position in zip(reader.row.tolist(), reader.position.tolist(), strict=True):
             self._reads[pairs[i].key].append(position)
@@ -237,7 +242,11 @@ class PairGeometries:
     def size(self, batch: Batch) -> PassSize:
         """Return the size of the pass of a batch."""
         rows = [self.of(pair, of_embedding=batch.of_embedding) for pair in batch.pairs]
-        return PassGeometry(rows, prefix=self.prefix).size()
+        return self.size_of(PassGeometry(rows, prefix=self.prefix))
+
+    def size_of(self, geometry: PassGeometry) -> PassSize:
+        """Return the size of a pass with this metric."""
+        return replace(geometry.size(), vocab_rows=self.vocab_rows)
 
 
 @pause_collection()
@@ -252,6 +261,7 @@ def plan_swaps(
     batch_size: int | None,
     max_memory: int | None,
     checks: int | None,
+    stored_bytes: int = 0,
     compares_writes: bool = False,
 ) -> SwapSweepPlan:
     """Plan batches that fit into memory, and their cost.
@@ -266,6 +276,7 @@ def plan_swaps(
         batch_size: Maximum number of pairs of a batch; if None, as many as raise the throughput.
         max_memory: Memory limit in bytes; if None, half of the free memory.
         checks: Number of spot checks; if None, a share of the work.
+        stored_bytes: Bytes of what the inputs keep of other runs.
         compares_writes: Whether rows and sources of each batch run through the model once more, to
             compare what was written.
 
@@ -273,7 +284,16 @@ def plan_swaps(
         InputError: If one question at one layer does not fit into ``max_memory``.
     """
     cells = sum(len(pair.placements) for pair in pairs) * len(layers)
-    memory = MemoryBudget(engine, max_memory, batch_size, cells)
+    # Checked cells run with all logits of a metric function.
+    of_checks = full_reader(reader)
+    memory = MemoryBudget(
+        engine,
+        max_memory,
+        batch_size,
+        cells,
+        stored_bytes,
+        of_checks.n_held_rows if isinstance(of_checks, FunctionReader) else 0,
+    )
     geometries = PairGeometries(pairs, reader, site)
     budget = memory.budget
     shape = engine.adapter.shape
@@ -384,7 +404,7 @@ def _grow_batches(
     growing = PassGeometry(prefix=geometries.prefix)
     for pair in ordered:
         growing.add(of(pair))
-        size = growing.size()
+        size = geometries.size_of(growing)
         if batch_size is not None:
             is_full = len(some) >= batch_size
         else:

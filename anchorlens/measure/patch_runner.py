@@ -48,6 +48,7 @@ class PatchRunner:
             of the sources.
         batch_size: Maximum number of pairs of a pass; None for a choice by memory and throughput.
         max_memory: Memory limit in bytes, or None.
+        stored_bytes: Bytes of what the inputs keep of other runs.
     """
 
     engine: Engine
@@ -59,6 +60,7 @@ class PatchRunner:
     compares_writes: bool
     batch_size: int | None
     max_memory: int | None
+    stored_bytes: int = 0
 
     def plan(
         self,
@@ -81,6 +83,7 @@ class PatchRunner:
             window=self.window,
             batch_size=self.batch_size,
             max_memory=self.max_memory,
+            stored_bytes=self.stored_bytes,
             checks=checks,
             compares_writes=self._is_compared,
         )

@@ -34,8 +34,9 @@ def test_passes_join_by_tokens_work_and_memory():
     assert contents(join_passes(few, 1000)) == [[1, 2, 3]]
     assert contents(join_passes(few, 1000, most_flops=2.0)) == [[1, 2], [3]]
     assert contents(join_passes(few, 1000, most_flops=0.0)) == [[1], [2], [3]]
-    # One pass of 10 bytes with the streams of two, 5 bytes each.
-    assert contents(join_passes(few, 20)) == [[1, 2], [3]]
+    # One pass of 10 bytes with the streams of the others, 5 bytes each.
+    assert contents(join_passes(few, 19)) == [[1, 2], [3]]
+    assert contents(join_passes(few, 20)) == [[1, 2, 3]]
     assert contents(join_passes(few, 1)) == [[1], [2], [3]]
     wide = [sized(40_000), sized(40_000)]
     assert contents(join_passes(wide, 1000)) == [[40_000], [40_000]]
@@ -76,6 +77,33 @@ def test_positions_before_the_first_difference_are_not_computed(tiny_model, monk
         differs.append(same.index(False))
     assert int(torch.cat(patched).min()) == min(differs) > 0
     assert ConeEngine.name in patch(model, by=by, site=site).record["plan"]["engine"]
+
+
+@pytest.mark.filterwarnings("ignore:.*answers begin without")
+@pytest.mark.parametrize("layers", [(0, 1), (1, 0), (0,), (1,)])
+def test_in_the_embedding_the_same_token_has_no_effect_and_is_not_computed(
+    tiny_model, monkeypatch, layers
+):
+    model = tiny_model("llama")
+    options = {"layers": layers, "by": "position"}
+    wanted = effects(patch(model, engine="reference", **options))
+    patched = {}
+
+    def noted(engine, batch, **how):
+        for swap in batch.swaps:
+            positions = swap.slots.positions[swap.slots.mask].tolist()
+            patched.setdefault(tuple(how["layers"]), set()).update(positions)
+        return right_swaps(engine, batch, **how)
+
+    replace_swaps(monkeypatch, noted)
+    # A later token differs in the first pair alone, so that block 0 has less to compute.
+    found = effects(patch(model, **options))
+    assert (found - wanted).abs().max() <= 1e-4
+    assert sorted(found.index) == sorted(wanted.index)
+    if len(layers) > 1:
+        assert patched[(0,)] < patched[(1,)]
+        of_embedding = found.xs(0, level="layer")
+        assert (of_embedding == 0).mean() > 0.5  # exactly, as equal tokens are not computed
 
 
 @pytest.mark.slow

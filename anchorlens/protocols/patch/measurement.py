@@ -116,6 +116,10 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return spec.window
 
     @override
+    def stored_bytes(self, inputs: PatchInputs) -> int:
+        return inputs.reading.stored_bytes
+
+    @override
     def checks_writes(self, spec: Patch) -> bool:
         return spec.n_spot_checks != 0
 

@@ -219,6 +219,14 @@ class MetricReading:
         """
         return 100.0 if self.unit == POINTS else 1.0
 
+    @property
+    def stored_bytes(self) -> int:
+        """Memory of what is kept of clean and unpatched runs, in bytes."""
+        kept = list(self.clean_states.values())
+        for one in self.unpatched.values():
+            kept += one.logits.values()
+        return sum(tensor.nbytes for tensor in kept)
+
     def positions(self, row: TokenizedPrompt, pair_id: str) -> list[int]:
         """Return the positions of a row that are read."""
         last = row.positions["last"][0]

@@ -49,8 +49,8 @@ from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.tables import InputTable
 from anchorlens.warn import warn
 
-# Logits of unpatched runs that are kept at most: 256 MB in float32.
-_MOST_KEPT = 2**26
+# Logits of unpatched runs that are kept at most: 64 MB in float32.
+_MOST_KEPT = 2**24
 # Reason why a pair has no place, by ``by``.
 _NO_PLACE = {"segment": "no_segment"}
 
