@@ -1,25 +1,21 @@
 """Load question sets with ``load_qa`` and find the segments of every question (METHOD 2)."""
 
-import hashlib
 import html
-import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_int, escape_hidden, list_counts, short_repr, shorten
-from anchorlens.errors import DataError, InputError, SpanError
+from anchorlens.display import as_int, escape_hidden, list_counts, short_repr
+from anchorlens.errors import DataError, InputError
 from anchorlens.fingerprint import callable_name, fingerprint
 from anchorlens.garbage import pause_collection
-from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
 from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.read_rows import RawData
 from anchorlens.prompts.whole_numbers import drop_zero_decimals
-from anchorlens.questions.answers import answer_type
 from anchorlens.questions.choices import remove_topics, resolve_choices
 from anchorlens.questions.columns import (
     check_columns,
@@ -33,30 +29,27 @@ from anchorlens.questions.columns import (
     warn_of_two_answers,
 )
 from anchorlens.questions.data_source import Origin, QASource, find_origin
-from anchorlens.questions.example import Example, pool_answers, question_id
+from anchorlens.questions.example import Example
 from anchorlens.questions.layouts import unfold_rows
-from anchorlens.questions.schemas import OWN_ID, Record, Row, read_row
+from anchorlens.questions.make_examples import (
+    canonical,
+    check_usable_rows,
+    example_ids,
+    hash_of,
+    make_example,
+    only,
+    share_answers,
+)
+from anchorlens.questions.schemas import Record, Row, read_row
 from anchorlens.questions.sources import KNOWN
 from anchorlens.questions.spans.accuracy import describe_accuracy, find_form
 from anchorlens.questions.spans.span_finder import (
-    BAD_ANNOTATION,
-    SpanFinder,
     SpansLike,
     span_finder,
 )
-from anchorlens.questions.spans.templates import match_template
-from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import pandas
-
-# Most characters of a question; no model of this package reads more, and its words take seconds.
-_MOST_CHARACTERS = 100_000
-# One encoder for all rows: json.dumps makes one for each.
-_CANONICAL = json.JSONEncoder(
-    sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
-)
-_NO_ANNOTATION = "If these columns are no annotation, remove them, or pass spans='rules'."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,143 +192,6 @@ def known_datasets() -> tuple[KnownDataset, ...]:
     return (*KNOWN, *PAIR_SAMPLES.values())
 
 
-def canonical(row: Row) -> str:
-    """Return a row as JSON with sorted keys and without spaces, the input of hashes."""
-    return _CANONICAL.encode(row)
-
-
-def _hash(text: str) -> str:
-    # Rows with half of a character are dropped later, but hashed as they are.
-    return hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()
-
-
-def _example_ids(
-    records: Sequence[Record], rows: Sequence[Row], texts: Sequence[str], origin: Origin
-) -> list[str]:
-    """Return unique ids of the rows: the file's ids if they are unique, else row number and
-    hash of its canonical text.
-
-    Raises:
-        DataError: If ids of the user's own repeat. In published files a question may stand in
-            several rows.
-    """
-    file_ids = [record.file_id for record in records]
-    counts = Counter(file_id for file_id in file_ids if file_id is not None)
-    repeated = [file_id for file_id, n in counts.items() if n > 1]
-    is_own = origin.schema.name == "own" and any(OWN_ID in row for row in rows)
-    if repeated and is_own:
-        raise DataError(
-            f"{origin.source}: {len(repeated)} ids repeat, for example {shorten(repeated[0])}"
-            f" ({counts[repeated[0]]} rows)."
-            " Make them unique, or remove the id field to number the rows."
-        )
-    if repeated or None in file_ids:
-        return [f"{i:06d}-{_hash(text)[:8]}" for i, text in enumerate(texts)]
-    return [str(file_id) for file_id in file_ids]
-
-
-def _example(
-    record: Record, example_id: str, dataset: str, finder: SpanFinder, where: str
-) -> Example | Dropped:
-    """Return a row with its spans, or a dropped row with its reason."""
-    first = record.answers[0] if record.answers else ""
-    texts = {
-        "id": example_id,
-        "question": record.question,
-        "answers": "".join(record.answers),
-        "relation": record.relation or "",
-        "cluster": record.cluster or "",
-    }
-    if bad := find_bad_character(texts):
-        reason, detail = bad
-        return Dropped(
-            example_id=replace_bad_characters(example_id),
-            dataset=dataset,
-            question=replace_bad_characters(record.question),
-            answer=replace_bad_characters(first),
-            reason=reason,
-            detail=f"{where}: {detail}",
-        )
-    reason = "empty_question" if not record.question else "no_answer" if not record.answers else ""
-    if len(record.question) > _MOST_CHARACTERS:
-        reason = "question_too_long"
-    found = None if reason else finder.find(record, where)
-    if found is None or found.subject is None or found.property is None:
-        reason, detail = (reason, "") if found is None else (found.reason, found.detail)
-        return Dropped(
-            example_id=example_id,
-            dataset=dataset,
-            question=record.question,
-            answer=first,
-            reason=reason,
-            detail=detail,
-        )
-    match = match_template(record.question) if record.templated and not record.relation else None
-    return Example(
-        example_id=example_id,
-        question_id=question_id(record.question),
-        dataset=dataset,
-        question=record.question,
-        answers=record.answers,
-        subject=found.subject,
-        property=found.property,
-        relation=match.relation if match else record.relation,
-        cluster=record.cluster,
-        answer_type=record.answer_type or answer_type(first, record.question),
-        span_source=found.source,
-        popularity=record.popularity,
-    )
-
-
-_Kind = TypeVar("_Kind", Example, Dropped)
-
-
-def _only(kind: type[_Kind], results: Iterable[Example | Dropped]) -> tuple[_Kind, ...]:
-    """Return the usable rows of a file, or the dropped ones."""
-    return tuple(result for result in results if isinstance(result, kind))
-
-
-def _check_usable_rows(results: Sequence[Example | Dropped], source: str) -> None:
-    """Warn if most rows are dropped, or half of them for their annotations; raise SpanError if
-    annotations leave no row.
-    """
-    dropped = _only(Dropped, results)
-    bad = [row for row in dropped if row.reason == BAD_ANNOTATION]
-    if bad and len(dropped) == len(results):
-        message = bad[0].detail
-        if len(results) > 1:
-            message += f" No row of {len(results):,} can be used. {_NO_ANNOTATION}"
-        raise SpanError(message)
-    if bad and 2 * len(bad) >= len(results):
-        warn(
-            f"{source}: {len(bad):,} of {len(results):,} rows are dropped as {BAD_ANNOTATION}:"
-            f" {bad[0].detail} {_NO_ANNOTATION}"
-        )
-    elif 2 * len(dropped) > len(results):
-        from anchorlens.questions.build_rows import FIXES
-
-        reasons = Counter(row.reason for row in dropped).most_common()
-        warn(
-            f"{source}: {len(dropped):,} of {len(results):,} rows are dropped"
-            f" ({list_counts(dict(reasons))}). {FIXES.get(reasons[0][0], '')}".rstrip()
-        )
-
-
-def _share_answers(results: Sequence[Example | Dropped]) -> list[Example | Dropped]:
-    """Add to each row the gold aliases of other rows with the same question, after its own (METHOD
-    3).
-    """
-    pooled = pool_answers(_only(Example, results))
-    shared: list[Example | Dropped] = []
-    for result in results:
-        if isinstance(result, Example):
-            answers = tuple(dict.fromkeys((*result.answers, *pooled[result.question_id])))
-            if answers != result.answers:
-                result = replace(result, answers=answers)
-        shared.append(result)
-    return shared
-
-
 def _read(raw: RawData, origin: Origin, columns: Mapping[str, str], sep: str | None) -> list[Row]:
     """Rename columns and split answers; warn of suspicious cells."""
     schema = origin.schema
@@ -475,17 +331,17 @@ def load_qa(
         texts.append(text)
         places.append(place)
         records.append(read_row(row, origin.schema, place))
-    ids = _example_ids(records, rows, texts, origin)
+    ids = example_ids(records, rows, texts, origin)
     found: list[Example | Dropped] = []
     for record, example_id, place in zip(records, ids, places, strict=True):
-        found.append(_example(record, example_id, origin.name, finder, place))
-    results = _share_answers(found)
-    _check_usable_rows(results, source)
+        found.append(make_example(record, example_id, origin.name, finder, place))
+    results = share_answers(found)
+    check_usable_rows(results, source)
     drawn = results
     if limit is not None:
         indices = random.Random(seed).sample(range(len(rows)), min(limit, len(rows)))
         drawn = [results[i] for i in sorted(indices)]
-    reasons = Counter(row.reason for row in _only(Dropped, results))
+    reasons = Counter(row.reason for row in only(Dropped, results))
     reading: dict[str, Any] = dict(raw.reading)
     if own_columns:
         reading["columns"] = dict(own_columns)
@@ -493,12 +349,12 @@ def load_qa(
         reading["answers_sep"] = answers_sep
     return QAData(
         name=origin.name,
-        examples=_only(Example, drawn),
-        pool=_only(Example, results),
-        dropped=_only(Dropped, drawn),
+        examples=only(Example, drawn),
+        pool=only(Example, results),
+        dropped=only(Dropped, drawn),
         pool_dropped=dict(sorted(reasons.items())),
         source=source,
-        sha256=_hash("\n".join(texts)),
+        sha256=hash_of("\n".join(texts)),
         limit=limit,
         seed=seed,
         form=find_form(origin.schema.name, [record.question for record in records]),

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, NULL_CONTROLS, POINTS, SHARE, P
+from anchorlens.constants import LOGIT_DIFF, NULL_CONTROLS, POINTS, SHARE, TRUTH_READOUTS, P
+from anchorlens.errors import InputError, did_you_mean
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, without_nulls
 from anchorlens.statistics.bands import band
 from anchorlens.statistics.clusters import find_clusters
@@ -117,6 +118,47 @@ def _frac_null_incomplete(group: pd.DataFrame) -> float:
     ].drop_duplicates()
     short = known["n_null_patched"].astype("float64") < known["n_patched"].astype("float64")
     return float(short.groupby(known["example_id"]).mean().mean())
+
+
+def select_metric(frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+    """Return the rows of a metric; if None, all.
+
+    Raises:
+        InputError: If the frame has no such metric.
+    """
+    there = list(frame["metric"].unique())
+    if metric not in (None, *there):
+        raise InputError(
+            f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}",
+            argument="metric",
+        )
+    return frame if metric is None else frame[frame["metric"] == metric]
+
+
+def derived_samples(samples: pd.DataFrame, metric: str | None, readout: str | None) -> pd.DataFrame:
+    """Return the samples of a metric that is computed from those of P of an answer, whose share is
+    computed from them as they are; empty for other metrics and readouts.
+    """
+    is_answer = metric in (LOGIT_DIFF, SHARE) and readout not in (*TRUTH_READOUTS, None)
+    if not is_answer or metric in set(samples["metric"]):
+        samples = samples.iloc[:0]
+    return logit_diff_samples(samples) if metric == LOGIT_DIFF else samples
+
+
+def text_aucs(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the AUCs of classifiers of the text alone; NaN without true and false answers.
+
+    ``record``: that of the sweep.
+    """
+    probe = record.get("probe") or {}
+    alone = probe.get("answer_text_auc") or {}
+    pair = probe.get("qa_text_auc") or {}
+    aucs = {
+        "answer_text_auc": alone.get("auc"),
+        "qa_text_auc": pair.get("auc"),
+        "qa_text_auc_low": pair.get("ci_low"),
+    }
+    return {name: float("nan") if value is None else float(value) for name, value in aucs.items()}
 
 
 def logit_diff_samples(samples: pd.DataFrame) -> pd.DataFrame:

@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
-from anchorlens.constants import LOGIT_DIFF, SHARE, TRUTH_READOUTS, P
+from anchorlens.constants import SHARE, P
 from anchorlens.display import escape_hidden, minus
-from anchorlens.errors import InputError, did_you_mean
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.analysis import Analysis
-from anchorlens.results.curve_tables import curves_frame, logit_diff_samples
+from anchorlens.results.curve_tables import (
+    curves_frame,
+    derived_samples,
+    select_metric,
+    text_aucs,
+)
 from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
 from anchorlens.results.joins import join_inputs
@@ -315,56 +319,24 @@ class SweepResult:
         ).copy()
 
     def _curves_of(self, metric: str | None, *, controls: bool, all_columns: bool) -> pd.DataFrame:
-        frame = self._made("curves", lambda: self.protocol.curves(self).assign(**self._text_aucs()))
-        if len(derived := self._samples_behind(metric)):
+        frame = self._made(
+            "curves", lambda: self.protocol.curves(self).assign(**text_aucs(self.record))
+        )
+        if len(derived := self._derived_samples(metric)):
             options = {name: self.record["config"][name] for name in ("n_resamples", "seed")}
             frame = self._made(
                 f"{metric} curves", partial(curves_frame, derived, share=metric == SHARE, **options)
             )
-        frame = self._of_metric(frame, metric)
+        frame = select_metric(frame, metric)
         frame = (frame if controls else frame[frame["control"] == "none"]).reset_index(drop=True)
         return for_display(frame[answer_first(frame)], all_columns)
 
     def _samples_of(self, metric: str | None) -> pd.DataFrame:
-        return self._of_metric(
-            derived if len(derived := self._samples_behind(metric)) else self._samples, metric
-        )
+        derived = self._derived_samples(metric)
+        return select_metric(derived if len(derived) else self._samples, metric)
 
-    def _of_metric(self, frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-        there = list(frame["metric"].unique())
-        if metric not in (None, *there):
-            raise InputError(
-                f"metric={metric!r}: not in this sweep. {did_you_mean(str(metric), there)}",
-                argument="metric",
-            )
-        return frame if metric is None else frame[frame["metric"] == metric]
-
-    def _samples_behind(self, metric: str | None) -> pd.DataFrame:
-        """Return the samples of a metric that is computed from those of P of an answer; empty for
-        other metrics and readouts.
-        """
-        is_answer = metric in (LOGIT_DIFF, SHARE) and self.record["config"].get("readout") not in (
-            *TRUTH_READOUTS,
-            None,
-        )
-        own = (
-            self._samples
-            if is_answer and metric not in set(self._samples["metric"])
-            else self._samples.iloc[:0]
-        )
-        return logit_diff_samples(own) if metric == LOGIT_DIFF else own
-
-    def _text_aucs(self) -> dict[str, float]:
-        """Return the AUCs of classifiers of the text alone; NaN without true and false answers."""
-        record = self.record.get("probe") or {}
-        alone, pair = (record.get(name) or {} for name in ("answer_text_auc", "qa_text_auc"))
-        aucs = {
-            "answer_text_auc": alone.get("auc"),
-            "qa_text_auc": pair.get("auc"),
-            "qa_text_auc_low": pair.get("ci_low"),
-        }
-        nan = float("nan")
-        return {name: nan if value is None else float(value) for name, value in aucs.items()}
+    def _derived_samples(self, metric: str | None) -> pd.DataFrame:
+        return derived_samples(self._samples, metric, self.record["config"].get("readout"))
 
     def contrasts(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return the protocol's contrasts between anchors, pathways and controls at each layer,
