@@ -35,8 +35,9 @@ MISSED = "missed"
 was not kept.
 """
 
-# Rows whose logits over the whole vocabulary are held at once, and rows of which some tokens are.
-_ROWS = 64
+# Rows whose logits over the whole vocabulary are held at once where a function reads one position,
+# and where it reads several (fewer take a fifth longer); and rows of which some tokens are held.
+_ROWS, _ROWS_OF_SEVERAL = 64, 128
 _TOKEN_ROWS = 4096
 # Most positions whose unpatched logits are kept for the cells that leave them as they are.
 _KEPT = 64
@@ -199,10 +200,10 @@ class FunctionReader:
             n_read = len(self.full_places.intersection(call.places))
             if self.is_plain:
                 table = call.n_rows * call.length
-                table *= 2 if table > _ROWS else 1
+                table *= 2 if table > _ROWS_OF_SEVERAL else 1
             else:
                 first = n_read if 1 < n_read <= _KEPT else 0
-                table = first + 2 * max(_ROWS, n_read) if n_read else 0
+                table = first + 2 * max(_rows_at_once(n_read), n_read) if n_read else 0
             most = max(most, table + _COPIES * n_read)
         return most
 
@@ -390,7 +391,7 @@ class _Unembedded:
 
     def _unembed_rows(self, states: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Return whole rows, computed in parts to bound memory."""
-        parts = [self._unembed(part) for part in states.split(_ROWS)]
+        parts = [self._unembed(part) for part in states.split(_ROWS_OF_SEVERAL)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _next(self, cell: int, places: Collection[Place], most: int) -> range:
@@ -409,7 +410,9 @@ class _Unembedded:
 
     def _full_table(self, cell: int) -> Float[Tensor, "row d_vocab"]:
         if cell not in self._full_cells:
-            self._full_cells = together = self._next(cell, self._full_places, _ROWS)
+            self._full_cells = together = self._next(
+                cell, self._full_places, _rows_at_once(len(self._full_places))
+            )
             at = _look_up(self.number, self._full_places)
             states = self._cells[together.start : together.stop, at]
             if self._first is None and 1 < len(at) <= _KEPT:
@@ -425,6 +428,11 @@ class _Unembedded:
                     logits[is_new] = self._unembed_rows(states[is_new])
                 self._full_logits = logits
         return self._full_logits[cell - self._full_cells.start]
+
+
+def _rows_at_once(n_read: int) -> int:
+    """Return the number of rows that are unembedded together, for cells of so many each."""
+    return _ROWS if n_read == 1 else _ROWS_OF_SEVERAL
 
 
 def _copy_to_host(values: Sequence[Float[Tensor, "_"]]) -> Float[Tensor, "value"]:
