@@ -65,9 +65,16 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
             is_change = is_half(adapter)
             if is_change:
                 z = z - clean
+            # Heads at the same positions share their streams.
+            streams: dict[tuple[int, ...], Tensor] = {}
+            rows = torch.arange(z.shape[1])[:, None]
             for i in group:
-                own = _output_patch(adapter, batch, made[i], site, z, mixed=mixed)
-                made[i] = replace(own, is_change=is_change)
+                own = _output_patch(adapter, batch, made[i], site, mixed=mixed)
+                positions = own.slots.positions
+                key = (*positions.shape, *positions.flatten().tolist())
+                if key not in streams:
+                    streams[key] = z[:, rows, positions]
+                made[i] = replace(own, streams=streams[key], is_change=is_change)
     return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
 
 
@@ -76,13 +83,12 @@ def _output_patch(
     batch: SwapBatch,
     swap: AnchorSwap,
     site: str,
-    z: Float[Tensor, "layer example pos all"],
     *,
     mixed: bool,
 ) -> AnchorSwap:
-    """Return the patch of z that has the effect of a swap.
+    """Return the patch of z that has the effect of a swap, without its streams.
 
-    ``z``: outputs after the swap; ``mixed``: it changes all heads.
+    ``mixed``: it changes all heads.
     """
     slots = swap.slots
     heads = None if mixed else swap.heads
@@ -96,8 +102,7 @@ def _output_patch(
         slots = Slots(positions, (positions >= first[:, None]) & batch.tokens.mask)
         group = adapter.shape.n_heads // adapter.n_heads(site)
         heads = None if heads is None else range(heads.start * group, heads.stop * group)
-    rows = torch.arange(len(slots.positions))[:, None]
-    return replace(swap, slots=slots, heads=heads, streams=z[:, rows, slots.positions])
+    return replace(swap, slots=slots, heads=heads, streams=None)
 
 
 def _outputs(

@@ -37,7 +37,7 @@ class End(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Block:
+class BoxBlock:
     """Boxes that move together: one node, or heads that share a key/value head."""
 
     nodes: list[Node]
@@ -76,7 +76,7 @@ class Arrangement:
         arrives: Horizontal ends of the edges.
     """
 
-    def __init__(self, blocks: Sequence[Block], ends: Sequence[End], width: float) -> None:
+    def __init__(self, blocks: Sequence[BoxBlock], ends: Sequence[End], width: float) -> None:
         self.blocks = blocks
         self.ends = ends
         self.width = width
@@ -240,7 +240,7 @@ class Arrangement:
 
 
 def _fans(
-    blocks: Sequence[Block], ends: Sequence[End], *, of_sources: bool
+    blocks: Sequence[BoxBlock], ends: Sequence[End], *, of_sources: bool
 ) -> list[tuple[Any, Any]]:
     """Return the edges that begin, or end, at one box, and their places from left to right."""
     shared: dict[tuple[int, float], list[int]] = {}

@@ -18,7 +18,7 @@ from anchorlens.figures.circuit_columns import (
     TAB,
     TABS,
     Arrangement,
-    Block,
+    BoxBlock,
     End,
     bend,
     margin_of,
@@ -131,7 +131,7 @@ def _label(graph: Graph, node: Node) -> str:
 
 def _make_blocks(
     graph: Graph, edges: Sequence[Edge], width: float
-) -> tuple[list[Block], dict[Node, list[Node]]]:
+) -> tuple[list[BoxBlock], dict[Node, list[Node]]]:
     """Return the blocks by layer, and receiver -> nodes at which its edges end."""
     rep = graph.n_heads // graph.n_kv_heads
     drawn: set[Node] = {edge.sender for edge in edges}
@@ -156,7 +156,7 @@ def _make_blocks(
         if node.kind == HEAD:
             key = (GROUP, node.layer, node.head // rep)
         groups.setdefault(key, []).append(node)
-    blocks: list[Block] = []
+    blocks: list[BoxBlock] = []
     for nodes in groups.values():
         widths = [_LETTER * len(_label(graph, node)) + _PAD for node in nodes]
         if nodes[0].kind in (HEAD, GROUP):
@@ -165,7 +165,7 @@ def _make_blocks(
         for start in range(0, len(nodes), fit):
             some = slice(start, start + fit)
             layer = -1 if nodes[0].kind == EMBED else nodes[0].layer
-            blocks.append(Block(nodes=nodes[some], widths=widths[some], layer=layer))
+            blocks.append(BoxBlock(nodes=nodes[some], widths=widths[some], layer=layer))
     for receiver in shared:
         key = (GROUP, receiver.layer, receiver.head)
         firsts = [block.nodes[0] for block in blocks]
@@ -178,11 +178,11 @@ def _make_blocks(
     return sorted(blocks, key=lambda one: (one.layer, one.nodes[0].kind == MLP)), targets
 
 
-def _set_heights(blocks: Sequence[Block], width: float, most: float) -> float:
+def _set_heights(blocks: Sequence[BoxBlock], width: float, most: float) -> float:
     """Set the height of every block, and return that of the drawing. Heads that do not fit into a
     row have several.
     """
-    rows: list[list[Block]] = []
+    rows: list[list[BoxBlock]] = []
     steps: list[float] = []
     used = 0.0
     for block in blocks:
@@ -208,7 +208,7 @@ def _set_heights(blocks: Sequence[Block], width: float, most: float) -> float:
 
 def _draw(
     graph: Graph,
-    blocks: Sequence[Block],
+    blocks: Sequence[BoxBlock],
     ends: Sequence[End],
     found: Arrangement,
     height: float,

@@ -128,11 +128,11 @@ def check_writes(
         for number, (swap, after) in enumerate(zip(cells.batch.swaps, cells.changed, strict=True)):
             for at, (landed,) in enumerate(after.values[LANDED].tolist()):
                 total, size = own[number].of_window(windows[at])
-                shares = _allowed_shares(adapter, noise, number, at)
+                shares = _limits_of(adapter, noise, number, at)
                 if any(is_same_evidence(landed, total, share * size) for share in shares):
                     continue
                 off = abs(landed - total) / size if size else float("inf")
-                allowed = list(_allowed_shares(adapter, noise, number, at))[-1]
+                allowed = list(_limits_of(adapter, noise, number, at))[-1]
                 raise CheckError(
                     f"engine='cone': the patch of {swap.anchor} in layer {cells.layers[at]} was not"
                     f" written as it should be: its activations differ by {off:.2g} of their size"
@@ -141,7 +141,7 @@ def check_writes(
                 )
 
 
-def _allowed_shares(
+def _limits_of(
     adapter: Adapter, noise: Callable[[int], list[list[float]]], number: int, at: int
 ) -> Iterator[float]:
     """Yield allowed differences of the evidence, relative to its size: a fixed one, in half

@@ -64,7 +64,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         """Return the function that makes the streams of a batch; None for those of the sources."""
         return None
 
-    def stored_bytes(self, inputs: InputsT) -> int:
+    def bytes_of_inputs(self, inputs: InputsT) -> int:
         """Return the memory of what the inputs keep of other runs, in bytes."""
         return 0
 
@@ -98,7 +98,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             compares_writes=self.checks_writes(spec),
             batch_size=spec.batch_size,
             max_memory=spec.max_memory,
-            stored_bytes=self.stored_bytes(inputs),
+            stored_bytes=self.bytes_of_inputs(inputs),
         )
 
     @override

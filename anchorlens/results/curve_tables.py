@@ -135,7 +135,7 @@ def select_metric(frame: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     return frame if metric is None else frame[frame["metric"] == metric]
 
 
-def derived_samples(samples: pd.DataFrame, metric: str | None, readout: str | None) -> pd.DataFrame:
+def samples_from_p(samples: pd.DataFrame, metric: str | None, readout: str | None) -> pd.DataFrame:
     """Return the samples of a metric that is computed from those of P of an answer, whose share is
     computed from them as they are; empty for other metrics and readouts.
     """

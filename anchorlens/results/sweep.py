@@ -21,7 +21,7 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.analysis import Analysis
 from anchorlens.results.curve_tables import (
     curves_frame,
-    derived_samples,
+    samples_from_p,
     select_metric,
     text_aucs,
 )
@@ -322,7 +322,7 @@ class SweepResult:
         frame = self._made(
             "curves", lambda: self.protocol.curves(self).assign(**text_aucs(self.record))
         )
-        if len(derived := self._derived_samples(metric)):
+        if len(derived := self._samples_from_p(metric)):
             options = {name: self.record["config"][name] for name in ("n_resamples", "seed")}
             frame = self._made(
                 f"{metric} curves", partial(curves_frame, derived, share=metric == SHARE, **options)
@@ -332,11 +332,11 @@ class SweepResult:
         return for_display(frame[answer_first(frame)], all_columns)
 
     def _samples_of(self, metric: str | None) -> pd.DataFrame:
-        derived = self._derived_samples(metric)
+        derived = self._samples_from_p(metric)
         return select_metric(derived if len(derived) else self._samples, metric)
 
-    def _derived_samples(self, metric: str | None) -> pd.DataFrame:
-        return derived_samples(self._samples, metric, self.record["config"].get("readout"))
+    def _samples_from_p(self, metric: str | None) -> pd.DataFrame:
+        return samples_from_p(self._samples, metric, self.record["config"].get("readout"))
 
     def contrasts(self, *, all_columns: bool = False) -> pd.DataFrame:
         """Return the protocol's contrasts between anchors, pathways and controls at each layer,

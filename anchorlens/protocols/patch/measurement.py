@@ -116,7 +116,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return spec.window
 
     @override
-    def stored_bytes(self, inputs: PatchInputs) -> int:
+    def bytes_of_inputs(self, inputs: PatchInputs) -> int:
         return inputs.reading.stored_bytes
 
     @override
