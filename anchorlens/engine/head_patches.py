@@ -66,15 +66,15 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
             if is_change:
                 z = z - clean
             # Heads at the same positions share their streams.
-            streams: dict[tuple[int, ...], Tensor] = {}
+            of_positions: dict[tuple[int, ...], Tensor] = {}
             rows = torch.arange(z.shape[1])[:, None]
             for i in group:
                 own = _output_patch(adapter, batch, made[i], site, mixed=mixed)
                 positions = own.slots.positions
                 key = (*positions.shape, *positions.flatten().tolist())
-                if key not in streams:
-                    streams[key] = z[:, rows, positions]
-                made[i] = replace(own, streams=streams[key], is_change=is_change)
+                if key not in of_positions:
+                    of_positions[key] = z[:, rows, positions]
+                made[i] = replace(own, streams=of_positions[key], is_change=is_change)
     return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
 
 
