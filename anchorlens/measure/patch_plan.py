@@ -56,6 +56,9 @@ class Batch:
     layers: tuple[int, ...]
     of_embedding: bool = False
 
+    def __post_init__(self) -> None:
+        assert not self.of_embedding or self.layers == (0,)
+
     @property
     def changed_pairs(self) -> tuple[Pair[Any], ...]:
         """The pairs with those positions alone whose activations differ between both inputs."""
