@@ -308,7 +308,9 @@ def plan_swaps(
         most_flops = float("inf")
     else:
         most_flops = SHARD_FLOPS
+    # A streamed model reads its weights again for a pass that does not fit beside the others.
     is_split = (str(site), window, batch_size, engine.name) == ("resid_pre", 1, None, "cone")
+    is_split = is_split and shape.streamed is None
     passes: list[SizedPass[Batch]] = []
     groups: list[list[SizedPass[Batch]]] = []
     for same in _groups_of_same_places(pairs):
