@@ -141,8 +141,8 @@ class Pass:
 
     @torch.no_grad()
     def step(self, block: Block, on_progress: OnProgress = no_progress) -> None:
-        """Run the next block in order of layers; calls ``on_progress(0)`` within the block, so that
-        a caller can check memory.
+        """Run the next block in order of layers, and keep the streams after it and the states that
+        are read; calls ``on_progress(0)`` within the block, so that a caller can check memory.
         """
         layer = block.layer
         if layer > self.top:
@@ -152,21 +152,14 @@ class Pass:
             self.index = DeviceIndex.of(self.layout, block.device)
             self.x = self.x.to(block.device)
         x = self.x
-        site = self.read_sites.get(layer)
+        read_site = self.read_sites.get(layer)
         if self.site == "resid_pre":
             self._patch(layer, x)
-        if site == "resid_pre":
+        if read_site == "resid_pre":
             self.states[layer] = self._gather_reads(x[self._read_tokens(self.n_lanes)])
-        if site != "resid_pre" or layer < self.top:
-            self._run_block(block, x, site, on_progress)
+            if layer == self.top:
+                return
 
-    def _run_block(
-        self, block: Block, x: Table, read_site: str | None, on_progress: OnProgress
-    ) -> None:
-        """Run one block on the streams before it, and keep the streams after it and the states at
-        ``read_site``.
-        """
-        layer = block.layer
         wanted = "resid_post"
         if layer == self.top and read_site is not None:
             # Behind the last keys and values, only the tokens that are read matter.

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,27 @@ from typing_extensions import override
 
 from anchorlens.constants import P
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.patches import OnProgress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.budget import Together
 from anchorlens.measure.patch_plan import Batch
-from anchorlens.measure.patch_runner import PatchRunner
+from anchorlens.measure.patch_runner import PatchRunner, Values
 from anchorlens.measure.patched_pairs import MakeStreams, Pair, Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Plan, SpecT
 from anchorlens.runs.schema import CELL
 
 Array = npt.NDArray[np.float64]
+
+
+@runtime_checkable
+class BatchRunner(Protocol):
+    """Measures batches: :class:`~anchorlens.measure.patch_runner.PatchRunner`, or estimates."""
+
+    def run(self, batches: Sequence[Batch], on_progress: OnProgress) -> list[Values]:
+        """Return the metrics of each batch, without and with its patches."""
+        ...
 
 
 class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
@@ -101,6 +111,10 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             stored_bytes=self.bytes_of_inputs(inputs),
         )
 
+    def batch_runner(self, engine: Engine, inputs: InputsT, spec: Any) -> BatchRunner:
+        """Return what measures the batches of the sweep: its patches, or estimates of them."""
+        return self.runner(engine, inputs, spec)
+
     @override
     def plan(self, engine: Engine, inputs: InputsT, spec: Any) -> Plan:
         cost = self.runner(engine, inputs, spec).plan(
@@ -112,7 +126,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
     def measure(
         self, engine: Engine, inputs: InputsT, spec: Any, unit: Together[Batch], on_work: OnWork
     ) -> pd.DataFrame:
-        runner = self.runner(engine, inputs, spec)
+        runner = self.batch_runner(engine, inputs, spec)
         values = runner.run(unit.parts, lambda share: on_work(share * unit.work))
         frames: list[pd.DataFrame] = []
         for batch, (before, changed) in zip(unit.parts, values, strict=True):

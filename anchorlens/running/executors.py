@@ -225,7 +225,8 @@ class RayWorker:
 
     def shard(self, task: Task, number: int) -> tuple[int, Shard]:
         self.plan(task)
-        return number, self._open(task).shard(number, Progress("", 1.0, "", show=False))
+        bar = Progress("", 1.0, "", show=False)
+        return next(self._open(task).measure_shards([number], bar))
 
     def finish(self, task: Task, shards: Sequence[Shard]) -> SweepResult:
         self.plan(task)

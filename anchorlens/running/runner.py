@@ -278,39 +278,30 @@ class LocalRunner(Runner):
     def measure_shards(
         self, numbers: Sequence[int], bar: Progress
     ) -> Generator[tuple[int, Shard], None, None]:
+        measure = partial(self._protocol.measure, on_work=partial(self._on_work, bar))
+        # Shards are independent of each other: any may be measured first, or alone.
         for number in numbers:
-            yield number, self.shard(number, bar)
-
-    def shard(self, number: int, bar: Progress) -> Shard:
-        """Measure a shard independently of others; spot checks of the first batch follow at
-        once.
-        """
-        with self._within_plan():
-            self._fit(bar)
-            units = self._plan.shards[number]
-            memory = self._plan.memory
-            splits = memory.splits
-            frames: list[pd.DataFrame] = []
-            notes = ShardNotes(inputs=self._inputs, work=sum(unit.work for unit in units))
-            self._engine.reset(self._context.prefix)
-            measure = partial(
-                self._protocol.measure,
-                self._engine,
-                self._ready,
-                self._spec,
-                on_work=partial(self._on_work, bar),
-            )
-            for unit in units:
-                parts = memory.measure_or_split(measure, unit)
-                for part in parts:
-                    self._spot_checker().check_finite(part)
-                frames.append(pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0])
-                if number == 0 and len(frames) == 1:
-                    self._check_first_batch(frames[0], notes, bar)
-            frames = [frame for frame in frames if len(frame)]
-            whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-            notes.splits = memory.splits - splits
-            return whole, asdict(notes)
+            with self._within_plan():
+                self._fit(bar)
+                self._engine.reset(self._context.prefix)
+                units = self._plan.shards[number]
+                memory = self._plan.memory
+                splits = memory.splits
+                frames: list[pd.DataFrame] = []
+                notes = ShardNotes(inputs=self._inputs, work=sum(unit.work for unit in units))
+                of_unit = partial(measure, self._engine, self._ready, self._spec)
+                for unit in units:
+                    parts = memory.measure_or_split(of_unit, unit)
+                    for part in parts:
+                        self._spot_checker().check_finite(part)
+                    whole = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+                    frames.append(whole)
+                    if number == 0 and len(frames) == 1:
+                        self._check_first_batch(whole, notes, bar)
+                frames = [frame for frame in frames if len(frame)]
+                samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+                notes.splits = memory.splits - splits
+            yield number, (samples, asdict(notes))
 
     def _check_first_batch(self, samples: pd.DataFrame, notes: ShardNotes, bar: Progress) -> None:
         """Check cells of the first batch, before hours are spent on the others."""

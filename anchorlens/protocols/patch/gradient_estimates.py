@@ -1,17 +1,20 @@
 """Effects of patches estimated by attribution: one unit of work per pair, with its gradients."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from anchorlens.engine.cost import rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.metrics import KL
+from anchorlens.engine.patches import OnProgress
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.site_gradients import patch_scores, site_activations, site_gradients
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import MemoryBudget, Together
 from anchorlens.measure.patch_plan import Batch
+from anchorlens.measure.patch_runner import Values
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import Plan
 from anchorlens.protocols.patch.metric_gradient import stream_metric
@@ -90,9 +93,25 @@ def plan_attribution(engine: Engine, inputs: PatchInputs, spec: Patch) -> Plan:
     return Plan(tuple(groups), cost, "cell", engine.adapter.device)
 
 
-def attribute_batch(
-    adapter: Adapter, inputs: PatchInputs, spec: Patch, batch: Batch
-) -> tuple[Metrics, list[Metrics]]:
+@dataclass(frozen=True)
+class AttributionRunner:
+    """Estimates the effects of batches by attribution, pair by pair."""
+
+    adapter: Adapter
+    inputs: PatchInputs
+    spec: Patch
+
+    def run(self, batches: Sequence[Batch], on_progress: OnProgress) -> list[Values]:
+        """Return the metrics of each batch, without and with its patches."""
+        work = sum(batch.work for batch in batches)
+        values: list[Values] = []
+        for batch in batches:
+            values.append(attribute_batch(self.adapter, self.inputs, self.spec, batch))
+            on_progress(batch.work / work)
+        return values
+
+
+def attribute_batch(adapter: Adapter, inputs: PatchInputs, spec: Patch, batch: Batch) -> Values:
     """Return the metric of a pair before, [1], and for each placement the metric before plus the
     score, [layer 1].
     """

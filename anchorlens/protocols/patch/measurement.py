@@ -13,7 +13,6 @@ from typing_extensions import override
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.budget import Together
 from anchorlens.measure.patch_plan import Batch
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
@@ -21,7 +20,7 @@ from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import OnWork, Plan
 from anchorlens.protocols.patch.analysis import ANALYSIS
 from anchorlens.protocols.patch.gradient_estimates import (
-    attribute_batch,
+    AttributionRunner,
     attribute_cells,
     check_model_has_gradients,
     plan_attribution,
@@ -30,7 +29,12 @@ from anchorlens.protocols.patch.gradient_estimates import (
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import SOURCE, PatchPair, values_by_construction
 from anchorlens.protocols.patch.spec import EXACT, Patch
-from anchorlens.protocols.patching_measurement import Array, PatchingMeasurement, key_frame
+from anchorlens.protocols.patching_measurement import (
+    Array,
+    BatchRunner,
+    PatchingMeasurement,
+    key_frame,
+)
 from anchorlens.protocols.stored_inputs import StoredInputs
 
 
@@ -59,22 +63,10 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return plan_attribution(engine, inputs, spec)
 
     @override
-    def measure(
-        self,
-        engine: Engine,
-        inputs: PatchInputs,
-        spec: Patch,
-        unit: Together[Batch],
-        on_work: OnWork,
-    ) -> pd.DataFrame:
+    def batch_runner(self, engine: Engine, inputs: PatchInputs, spec: Patch) -> BatchRunner:
         if spec.method == EXACT:
-            return super().measure(engine, inputs, spec, unit, on_work)
-        frames: list[pd.DataFrame] = []
-        for batch in unit.parts:
-            before, changed = attribute_batch(engine.adapter, inputs, spec, batch)
-            frames += self._tables(inputs, spec, batch, before, changed)
-            on_work(batch.work)
-        return pd.concat(frames, ignore_index=True)
+            return self.runner(engine, inputs, spec)
+        return AttributionRunner(engine.adapter, inputs, spec)
 
     @override
     def remeasure(
