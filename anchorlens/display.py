@@ -1,8 +1,10 @@
-"""Format the user's values in messages, and text tables."""
+"""Format the user's values in messages, text tables, and warnings at the user's own line."""
 
 import json
 import operator
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
 # Maximum number of names listed in a message.
@@ -159,3 +161,22 @@ def drop_zero_signs(text: str) -> str:
     '0.0 [-0.5, 0.00] and -0.04, 0.0 %'
     """
     return _SIGNED_ZERO.sub(r"\1", text)
+
+
+DECORATORS = frozenset({"contextlib", "torch.utils._contextlib"})
+"""Modules with a frame of their own between a decorated function and its caller."""
+
+
+def warn(message: str) -> None:
+    """Emit a UserWarning at the line that called into this package."""
+    frame = sys._getframe(1)
+    level = 1
+    place = 1
+    while frame is not None:
+        level += 1
+        module = frame.f_globals.get("__name__", "")
+        is_decorator = place == level - 1 and module in DECORATORS
+        if module.partition(".")[0] == "anchorlens" or is_decorator:
+            place = level
+        frame = frame.f_back
+    warnings.warn(escape_hidden(message), UserWarning, stacklevel=place + 1)

@@ -27,7 +27,7 @@ from peers.jobs import ANCHOR_SETS, DATA, Case, model_directory, plan_of, some_q
 from peers.report import markdown_table, rich_table, show, spread, write_section
 
 import anchorlens as al
-from anchorlens.models.shape import Shape
+from anchorlens.models.adapter import Shape
 
 TITLE = "Share of the bound"
 COLUMNS = (

@@ -24,8 +24,8 @@ from edges import matrix_rate
 import anchorlens as al
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, remove_in_order
 from anchorlens.engine.edges.graph import Edge, Graph
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges.circuit_pairs import open_pairs
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from tests.engine.edges.hooked_circuits import circuit_logits

@@ -36,7 +36,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.engine.edges.graph import Edge
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.edges.circuit_pairs import CircuitPairs, open_pairs
 from anchorlens.protocols.edges.faithfulness import SHARES, score_circuits

@@ -36,8 +36,8 @@ from anchorlens.engine.edges.activation_attribution import activation_scores
 from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.exact import edge_values
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges.edge_inputs import graph_of
 
 SEED, ALLOWED = 0, 1e-4

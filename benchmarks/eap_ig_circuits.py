@@ -33,8 +33,8 @@ from transformer_lens import HookedTransformer
 
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns
 from anchorlens.engine.edges.graph import Edge
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from anchorlens.protocols.edges.select_edges import grow_from_logits, rank
 

@@ -23,8 +23,8 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.exact import edge_values
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges.edge_inputs import graph_of
 
 ALLOWED = 1e-4

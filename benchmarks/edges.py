@@ -19,9 +19,8 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.edge_cost import edge_flops
 from anchorlens.engine.edges.exact import edge_values
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.load import adapt, load_model
 from anchorlens.protocols.edges.edge_inputs import graph_of
 
 GPT2 = {

@@ -15,8 +15,8 @@ import torch
 import transformers
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
 from anchorlens.models.checkpoint import DEMO, fetch_packaged_model
+from anchorlens.models.load import adapt
 from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.prompts import make_prompt
 from anchorlens.questions.tokens import RowTokenizer

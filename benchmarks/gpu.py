@@ -45,8 +45,8 @@ from peers.report import markdown_table
 from targets import SHAPES, config_of
 
 from anchorlens.engine.cost import matrix_rate
-from anchorlens.models.adapt import adapt
 from anchorlens.models.hf_model import count_parameters, make_empty_model
+from anchorlens.models.load import adapt
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from anchorlens import patching as ours
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.load import adapt
 from tests.engine.make import case, swaps_off
 from tests.models.tiny import FAMILIES, save_tiny
 

@@ -15,8 +15,8 @@ import pandas as pd
 
 import anchorlens as al
 from anchorlens.engine.hooked_passes import last_stream
-from anchorlens.models.adapt import adapt
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.engine.patches import pad_rows
+from anchorlens.models.load import adapt
 
 
 def passes(inputs: pd.DataFrame) -> int:

@@ -23,10 +23,10 @@ from targets import SHAPES, config_of
 import anchorlens as al
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
+from anchorlens.models.adapter import Shape
 from anchorlens.models.hf_model import count_parameters
 from anchorlens.models.hooked.layer_loader import make_empty_model
 from anchorlens.models.hooked.streaming import Streamed
-from anchorlens.models.shape import Shape
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.running import runner as driver
 

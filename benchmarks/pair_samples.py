@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.patch.spec import Patch

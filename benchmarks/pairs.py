@@ -17,7 +17,7 @@ import numpy as np
 
 import anchorlens as al
 from anchorlens.constants import DISTRACTORS
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import truth_rows
 from anchorlens.questions.example import normalise

@@ -35,9 +35,9 @@ import anchorlens as al
 from anchorlens import patching as ours
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import GroupSize, PassSize, pass_flops
-from anchorlens.models.adapt import adapt
+from anchorlens.models.adapter import Shape
 from anchorlens.models.blocks import times
-from anchorlens.models.shape import Shape
+from anchorlens.models.load import adapt
 
 # Name -> site, setter, axes of a cell after the layer, number of layers (0: all).
 GRIDS = {

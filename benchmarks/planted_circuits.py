@@ -23,9 +23,9 @@ from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.exact import edge_values
 from anchorlens.engine.edges.graph import Edge
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges.edge_inputs import graph_of
 
 Scores = Mapping[str, float]

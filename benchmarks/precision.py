@@ -31,13 +31,12 @@ from torch import Tensor
 import anchorlens as al
 from anchorlens.engine import cone_attention, cone_pass
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, pad_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt
 
 
 @dataclass(frozen=True)

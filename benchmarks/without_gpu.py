@@ -33,9 +33,9 @@ from targets import SHAPES, config_of
 from anchorlens.engine import cost
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.measure.patch_plan import plan_swaps
-from anchorlens.models.adapt import adapt
 from anchorlens.models.hf_model import count_parameters, make_empty_model
 from anchorlens.models.hooked import adapter as hooked_adapter
+from anchorlens.models.load import adapt
 from tests.engine.stand_in import GPU, StandIn, on_stand_in, run_grid
 
 GIB = 2**30

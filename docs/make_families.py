@@ -34,8 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from anchorlens.engine.choose_engine import choose_engine  # noqa: E402
 from anchorlens.errors import AnchorlensError  # noqa: E402
-from anchorlens.models.adapt import adapt  # noqa: E402
-from anchorlens.models.load import load_model  # noqa: E402
+from anchorlens.models.load import adapt, load_model  # noqa: E402
 from anchorlens.models.source import check_model  # noqa: E402
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model  # noqa: E402
 from tests.tokenizers_small import small_tokenizer  # noqa: E402

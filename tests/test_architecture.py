@@ -219,7 +219,7 @@ def test_prompts_and_what_measures_them_import_nothing_of_questions(graph):
         ("engine.cone", "from anchorlens.questions.tokens import TokenRow"),
         ("patching", "if TYPE_CHECKING:\n    from anchorlens.questions.tokens import TokenRow"),
         ("measure.checks", "from anchorlens.questions.tokens import TokenRow"),
-        ("protocols.patch.patch_inputs", "import anchorlens.questions.build_rows"),
+        ("protocols.patch.patch_inputs", "import anchorlens.questions.tokens"),
         ("protocols.patch.spec", "import_module('anchorlens.questions.spans.rules')"),
     ],
 )
@@ -273,7 +273,7 @@ def test_tests_mirror_the_package():
         ("results.sweep", "def late():\n    from anchorlens.figures import curves"),
         ("probing.probes", "import anchorlens as al"),
         ("statistics.delta", "import_module('anchorlens.engine.cone')"),
-        ("prompts.batches", "importlib.import_module(f'anchorlens.engine.{x}')"),
+        ("prompts.pairs", "importlib.import_module(f'anchorlens.engine.{x}')"),
         ("protocols.base", "from anchorlens.running.runner import LocalRunner"),
     ],
 )

@@ -95,7 +95,7 @@ def test_checks_can_be_left_off(checked_functions):
 
 def test_the_package_is_checked(monkeypatch):
     from anchorlens.display import join_words
-    from anchorlens.prompts.batches import common_prefix
+    from anchorlens.engine.patches import common_prefix
 
     monkeypatch.setattr("tests.checking.EVERY", 1)  # tests before this one may have called them
 

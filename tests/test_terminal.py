@@ -16,13 +16,12 @@ from click.testing import CliRunner
 import anchorlens as al
 from anchorlens.cli import entry, output
 from anchorlens.cli.entry import main
-from anchorlens.display import escape_hidden, escape_hidden_json
+from anchorlens.display import escape_hidden, escape_hidden_json, warn
 from anchorlens.errors import DataError
 from anchorlens.progress import progress
 from anchorlens.results.findings import Findings
 from anchorlens.results.verdict_html import verdict_html
 from anchorlens.runs import status
-from anchorlens.warn import warn
 
 HOSTILE = (
     "\x1b]0;title\x07",

@@ -46,7 +46,7 @@ load()
 """
 
 INSIDE = """
-from anchorlens.warn import warn
+from anchorlens.display import warn
 
 def deeper():
     warn("see here")

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from anchorlens.diagnosis.model_check import FAILED, NOT_APPLICABLE, OK, ModelCheck
 from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import TokenBatch, pad_rows
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, answer_joint
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import ModelCard
 from anchorlens.models.parity import MEAN_TOLERANCE, TOLERANCE
-from anchorlens.prompts.batches import TokenBatch, pad_rows
 
 NATS = "nats"
 # Lengths of the rows: padding in all but one, and longer than the windows of small models.

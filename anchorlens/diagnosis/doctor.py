@@ -24,10 +24,9 @@ from anchorlens.diagnosis.patch_checks import check_full_patch, check_identity, 
 from anchorlens.diagnosis.token_checks import check_bos, check_padding
 from anchorlens.display import as_int, one_line, short_repr
 from anchorlens.errors import AnchorlensError, InputError, ParityError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import TRANSFORMER_LENS, LensModel, is_lens_model
 from anchorlens.models.card import model_card
-from anchorlens.models.load import ModelLike, load_model
+from anchorlens.models.load import ModelLike, adapt, load_model
 from anchorlens.models.source import check_model
 from anchorlens.progress import progress, waiting
 

@@ -17,11 +17,10 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch, pad_rows
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.parity import TOLERANCE
-from anchorlens.prompts.batches import pad_rows
 
 # Patched positions of each row and their sources; both are before the last position.
 _TARGETS = ((3, 4), (5, 6), (2, 9), (4, 7))

@@ -11,8 +11,8 @@ from torch import Tensor
 from anchorlens.diagnosis.case import NATS, Case, count_faults, not_applicable
 from anchorlens.diagnosis.model_check import FAILED, OK, WARNING, ModelCheck
 from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import pad_rows
 from anchorlens.models.parity import TOLERANCE
-from anchorlens.prompts.batches import pad_rows
 
 # Difference of cosines and sines; those of one configuration are computed alike.
 _ROTARY = 1e-3

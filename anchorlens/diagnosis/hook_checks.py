@@ -16,9 +16,9 @@ from torch import Tensor
 from anchorlens.constants import SITE_ORDER
 from anchorlens.diagnosis.case import SHORT, Case, count_faults, not_applicable
 from anchorlens.diagnosis.model_check import ModelCheck
+from anchorlens.engine.patches import TokenBatch, pad_rows
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
-from anchorlens.prompts.batches import TokenBatch, pad_rows
 
 ATTENTION = ("attn_scores", "pattern")
 # Differences up to this share of a position's largest entry are rounding.

@@ -12,10 +12,9 @@ from anchorlens.diagnosis.hook_checks import attention_reason
 from anchorlens.diagnosis.model_check import FAILED, OK, ModelCheck
 from anchorlens.engine.hooked_passes import capture, last_stream
 from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
-from anchorlens.engine.patches import Slots
+from anchorlens.engine.patches import Slots, pad_rows
 from anchorlens.engine.reference import swap_hooks
 from anchorlens.models.adapter import Hook
-from anchorlens.prompts.batches import pad_rows
 
 # Sites whose values at all positions determine the rest of the pass.
 _WHOLE = ("resid_pre", "resid_mid", "resid_post")

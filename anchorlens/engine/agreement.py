@@ -19,7 +19,7 @@ from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.patches import SwapBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half, round_anew
+from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, round_anew
 from anchorlens.models.adapter import Adapter, SiteLike
 
 # Largest RMS difference of unpatched logits that counts as rounding in float32 and float64,
@@ -94,7 +94,7 @@ def differs_by_rounding(
     own = run(ConeEngine(adapter))
     exact = run(ReferenceEngine(adapter))
     noisy: list[tuple[Tensor, Tensor]] = []
-    if not is_half(adapter):
+    if not adapter.shape.is_half:
         if not _do_logits_agree(adapter, own, exact):
             return False
     else:

@@ -3,7 +3,7 @@
 Only the first token of an alternative counts, and a token that several of them share counts once.
 P is the sum of the probabilities of these tokens. The logit difference is the logsumexp of the
 answers' logits minus that of the wrong answers': the log odds of any answer against any wrong one.
-With one token on each side both are the metrics of :mod:`~anchorlens.engine.metrics`.
+With one token on each side both are the metrics of :mod:`~anchorlens.engine.readouts`.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.metrics import LOGIT_DIFF, LOGPROB, PROB
-from anchorlens.engine.readouts import Metrics
+from anchorlens.engine.readouts import LOGIT_DIFF, LOGPROB, PROB, Metrics
 from anchorlens.models.adapter import Adapter
 
 

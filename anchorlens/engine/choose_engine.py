@@ -11,16 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.constants import HEAD_SITES, SITES
-from anchorlens.engine.cone import ConeEngine
+from anchorlens.display import warn
+from anchorlens.engine.cone import ConeEngine, find_cone_obstacle
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
+from anchorlens.engine.patches import TokenBatch
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.engine.rounding_noise import N_DRAWS, is_half, round_anew
+from anchorlens.engine.rounding_noise import N_DRAWS, round_anew
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.prompts.batches import TokenBatch
-from anchorlens.warn import warn
 
 # Tolerance of log-probabilities on the trial row by dtype: RMS difference over the likelier half of
 # the vocabulary, relative to the spread there. Measured with SmolLM2: 6e-6, 0.01, 0.1 in float32,
@@ -111,20 +110,6 @@ def _check_repeats(adapter: Adapter, ids: Tensor, logits: Float[Tensor, "pos d_v
         )
 
 
-def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:
-    """Return the reason why the cone engine cannot be used with a model and sites that are read or
-    changed; None if it can.
-    """
-    # Some bridges attach hooks themselves.
-    reason = adapter.find_unsupported_feature() or adapter.find_user_hook()
-    if reason is not None:
-        return reason
-    for site in sites:
-        if not isinstance(site, str) or site not in (*SITES, *HEAD_SITES):
-            return "a custom site is read or changed"
-    return None
-
-
 def describe_failure(why: Exception) -> str:
     """Return a description of an error that a model's own modules may cause; raise any other error
     again.
@@ -145,7 +130,7 @@ def _difference(cone: ConeEngine, ids: Tensor, logits: Float[Tensor, "pos d_voca
         return f"it cannot run a trial row ({describe_failure(why)})"
     if gap <= _tolerance(cone.adapter):
         return None
-    if is_half(cone.adapter):
+    if cone.adapter.shape.is_half:
         draws = [round_anew(cone.adapter, seed).whole(ids)[0] for seed in range(N_DRAWS[1])]
         own = [_gap(cone.adapter, stream, logits) for stream in draws]
         if gap <= _TIMES_OWN_NOISE * sum(own) / len(own):

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from anchorlens.constants import HEAD_SITES
+from anchorlens.constants import HEAD_SITES, SITES
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.cone_plans import KnockoutPlan, SwapPlan
@@ -37,14 +37,15 @@ from anchorlens.engine.patches import (
     KnockoutBatch,
     OnProgress,
     SwapBatch,
+    TokenBatch,
     check_windows,
+    common_prefix,
     no_progress,
     token_rows,
 )
 from anchorlens.engine.readouts import Metrics
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
-from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import Stream
 
 LANDED = "landed"
@@ -340,6 +341,20 @@ class ConeEngine(Engine):
             keep=True,
         )
         return extension.new_prefix, [extension]
+
+
+def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str | None:
+    """Return the reason why the cone engine cannot be used with a model and sites that are read or
+    changed; None if it can.
+    """
+    # Some bridges attach hooks themselves.
+    reason = adapter.find_unsupported_feature() or adapter.find_user_hook()
+    if reason is not None:
+        return reason
+    for site in sites:
+        if not isinstance(site, str) or site not in (*SITES, *HEAD_SITES):
+            return "a custom site is read or changed"
+    return None
 
 
 def _cells_of(finished: Pass, lane_of: Sequence[int]) -> list[list[int]]:

@@ -9,6 +9,7 @@ import torch
 
 from anchorlens.engine.cone_layout import JointAttention, joint_attention
 from anchorlens.errors import InputError
+from anchorlens.models.adapter import Shape
 from anchorlens.models.blocks import EVEN, MLP_SLICE, MOST_EVEN, ONEDNN_TOKENS, WIDE_SLICE
 from anchorlens.models.devices import (
     free_memory,
@@ -18,7 +19,6 @@ from anchorlens.models.devices import (
     is_onednn_faster,
 )
 from anchorlens.models.read import READ_SLICE
-from anchorlens.models.shape import Shape
 
 # Tokens of a full forward pass beyond which throughput no longer grows.
 MOST_TOKENS = {"cpu": 1024, "cuda": 16384, "mps": 4096}

@@ -22,11 +22,18 @@ from anchorlens.engine.cone_attention import DeviceIndex
 from anchorlens.engine.cone_layout import Layout
 from anchorlens.engine.cone_plans import SwapPlan
 from anchorlens.engine.geometry import Ids
-from anchorlens.engine.hooked_passes import by_head, last_stream
-from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, token_rows, turn
+from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import (
+    AnchorSwap,
+    Slots,
+    SwapBatch,
+    by_head,
+    pad_rows,
+    token_rows,
+    turn,
+)
 from anchorlens.models.adapter import Adapter, Hook, SiteLike
 from anchorlens.models.devices import on
-from anchorlens.prompts.batches import pad_rows
 
 
 def evidence_rounding(device: torch.device) -> float:

@@ -7,10 +7,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from anchorlens.engine.cost import BUFFERS, rows_bytes, rows_per_batch
+from anchorlens.engine.patches import common_prefix
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, NextTokens
 from anchorlens.models.devices import free_memory
-from anchorlens.prompts.batches import common_prefix
 
 # Rows beyond which throughput no longer grows. With fewer rows, reading the weights limits a step.
 _MOST_ROWS = {"cpu": 64, "cuda": 512, "mps": 128}

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anchorlens.engine.cost import GroupSize, PassSize
-from anchorlens.engine.patches import window_layers
+from anchorlens.engine.patches import common_prefix, window_layers
 from anchorlens.models.adapter import SiteLike
-from anchorlens.prompts.batches import common_prefix
 
 Ids = tuple[int, ...]
 

@@ -17,10 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.engine.evidence import code, evidence_dtype, project, projection
-from anchorlens.engine.hooked_passes import by_head, last_stream
-from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch
+from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import AnchorSwap, Slots, SwapBatch, by_head
 from anchorlens.engine.reference import swap_streams
-from anchorlens.engine.rounding_noise import is_half
 from anchorlens.models.adapter import Adapter, Hook
 from anchorlens.models.devices import index_on, on
 
@@ -62,7 +61,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
             z = _outputs(adapter, batch, [(made[i], site) for i in group], clean, landed, group)
             # The model's own pass rounds attention in another way than the cone engine, which would
             # count as an effect. The change has no such difference.
-            is_change = is_half(adapter)
+            is_change = adapter.shape.is_half
             if is_change:
                 z = z - clean
             # Heads at the same positions share their streams.

@@ -9,17 +9,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.knockout import AttentionKnockout, knockout_hooks
-from anchorlens.engine.patches import Slots, token_rows
+from anchorlens.engine.patches import Slots, TokenBatch, by_head, common_prefix, token_rows
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook, ReadSite, SiteLike
-from anchorlens.prompts.batches import TokenBatch, common_prefix
 from anchorlens.typing import SlotStreams, Stream
 
 # Tokens that a prefix of all rows must save, because it costs a pass of its own.
@@ -107,17 +105,6 @@ def capture(
     reads: list[Hook] = [(adapter.hook_name(site, layer), keep) for layer in layers]
     last_stream(adapter, tokens, [*hooks, *reads], cache)
     return [torch.stack(out) for out in streams]
-
-
-def by_head(value: Tensor, site: SiteLike) -> Float[Tensor, "example pos head width"]:
-    """Return a view of an activation with a head axis: of a pattern [example query head key], of
-    sites without heads one head.
-    """
-    if site == "pattern":
-        return rearrange(value, "example head query key -> example query head key")
-    if value.ndim == 4:
-        return value
-    return rearrange(value, "example pos width -> example pos 1 width")
 
 
 def full_reader(reader: Reader) -> Reader:

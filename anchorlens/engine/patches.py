@@ -1,22 +1,63 @@
 """Interventions on a forward pass: activation patches, turned activations and cut attention edges,
-in one layer or a window of layers.
+in one layer or a window of layers, of right-padded rows of token ids.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
-from einops import einsum
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
+from anchorlens.models.adapter import SiteLike
 from anchorlens.models.devices import on
-from anchorlens.prompts.batches import TokenBatch
 from anchorlens.typing import SlotStreams
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Right-padded token ids; the mask is True at tokens, False at padding."""
+
+    ids: Int[Tensor, "example pos"]
+    mask: Bool[Tensor, "example pos"]
+
+    def to(self, device: torch.device) -> "TokenBatch":
+        """Return the batch on another device."""
+        return replace(self, ids=self.ids.to(device), mask=self.mask.to(device))
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
+    """Right-pad rows of token ids into one batch on the CPU; ``pad_id`` changes no results, because
+    padding is masked.
+    """
+    if not rows:
+        raise InputError("rows=[]: empty. Give at least one row.")
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long, device="cpu")
+    mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row, dtype=torch.long, device="cpu")
+        mask[i, : len(row)] = True
+    return TokenBatch(ids=ids, mask=mask)
+
+
+def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
+    """Return the number of tokens that all rows begin with, at most ``longest``."""
+    if not rows:
+        return 0
+    n = max(0, min(longest, *map(len, rows)))
+    for row in rows[1:]:
+        shared = 0
+        while shared < n and row[shared] == rows[0][shared]:
+            shared += 1
+        n = shared
+    return n
+
 
 OnProgress: TypeAlias = Callable[[float], object]
 """Progress callback; its argument is the share of the total work that was finished since the last
@@ -266,3 +307,14 @@ def turn(
     length = torch.linalg.vector_norm(sideways, dim=-1, keepdim=True)
     turned = along + across * sideways / length.clamp(min=torch.finfo(dtype).tiny)
     return torch.where(length > _PARALLEL * size, turned, donor)
+
+
+def by_head(value: Tensor, site: SiteLike) -> Float[Tensor, "example pos head width"]:
+    """Return a view of an activation with a head axis: of a pattern [example query head key], of
+    sites without heads one head.
+    """
+    if site == "pattern":
+        return rearrange(value, "example head query key -> example query head key")
+    if value.ndim == 4:
+        return value
+    return rearrange(value, "example pos width -> example pos 1 width")

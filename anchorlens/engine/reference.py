@@ -18,7 +18,6 @@ from anchorlens.engine.cost import FULL_PASSES, MOST_TOKENS, PassSize, rows_byte
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.hooked_passes import (
     MIN_SHARED_TOKENS,
-    by_head,
     capture,
     full_reader,
     measure,
@@ -33,15 +32,17 @@ from anchorlens.engine.patches import (
     OnProgress,
     Slots,
     SwapBatch,
+    TokenBatch,
+    by_head,
     check_windows,
     no_progress,
+    pad_rows,
     token_rows,
     turn,
     window_layers,
 )
 from anchorlens.engine.readouts import Metrics
 from anchorlens.models.adapter import Adapter, Hook, ReadSite, SiteLike
-from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.typing import SlotStreams
 
 

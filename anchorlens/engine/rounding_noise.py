@@ -21,17 +21,11 @@ from torch import Tensor
 
 from anchorlens.models.adapter import Adapter, Hook
 
-HALF = (torch.bfloat16, torch.float16)
 # A difference of two engines up to this many times the root mean square of the noise is rounding.
 TIMES_NOISE = 3.0
 # Numbers of times that the model runs with other rounding: first, and where a difference is larger
 # than that noise. A mixture of experts may choose other experts for a token in one draw of several.
 N_DRAWS = (2, 8)
-
-
-def is_half(adapter: Adapter) -> bool:
-    """Return whether a model computes in half precision."""
-    return adapter.shape.dtype in HALF
 
 
 def rounding_hooks(adapter: Adapter, seed: int) -> list[Hook]:

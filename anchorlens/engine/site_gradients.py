@@ -16,10 +16,10 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.hooked_passes import by_head, last_stream
+from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import by_head, pad_rows
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, Hook
-from anchorlens.prompts.batches import pad_rows
 
 StreamMetric = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, ""]]
 """Final stream of a prompt -> metric, with a gradient."""

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from pydantic import ByteSize
 
+from anchorlens.display import warn
 from anchorlens.engine.cost import (
     FULL_PASSES,
     GroupSize,
@@ -27,7 +28,6 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.devices import free_memory
-from anchorlens.warn import warn
 
 # Bytes per row of samples.parquet: while rows are collected, and while they are sorted.
 _ROW_BYTES, _ORDERED_BYTES = 320, 700

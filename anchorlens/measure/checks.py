@@ -31,14 +31,12 @@ from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.rounding_noise import (
     N_DRAWS,
     TIMES_NOISE,
-    is_half,
     root_mean_square,
     round_anew,
     rounding_hooks,
 )
 from anchorlens.errors import CheckError
-from anchorlens.models.adapter import Adapter, Hook, LensModel, SiteLike
-from anchorlens.models.shape import Shape
+from anchorlens.models.adapter import Adapter, Hook, LensModel, Shape, SiteLike
 
 T = TypeVar("T")
 
@@ -151,7 +149,7 @@ def _limits_of(
     """
     allowed = _ALLOWED[adapter.shape.dtype]
     yield allowed
-    for n_draws in N_DRAWS if is_half(adapter) else ():
+    for n_draws in N_DRAWS if adapter.shape.is_half else ():
         yield allowed + TIMES_NOISE * noise(n_draws)[number][at]
 
 

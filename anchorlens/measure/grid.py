@@ -15,17 +15,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchorlens.constants import SITES
+from anchorlens.display import warn
 from anchorlens.engine.agreement import differs_by_rounding
-from anchorlens.engine.choose_engine import describe_failure, find_cone_obstacle
-from anchorlens.engine.cone import LANDED, ConeEngine
+from anchorlens.engine.choose_engine import describe_failure
+from anchorlens.engine.cone import LANDED, ConeEngine, find_cone_obstacle
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.evidence import evidence_of_streams, evidence_rounding, is_same_evidence
 from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
 from anchorlens.engine.observed_logits import observe
-from anchorlens.engine.patches import SwapBatch
+from anchorlens.engine.patches import SwapBatch, TokenBatch
 from anchorlens.engine.readouts import Metrics
-from anchorlens.engine.rounding_noise import TIMES_NOISE, is_half
+from anchorlens.engine.rounding_noise import TIMES_NOISE
 from anchorlens.errors import AnchorlensError, InputError
 from anchorlens.measure.budget import OomSplitter, Together
 from anchorlens.measure.checks import (
@@ -48,11 +49,9 @@ from anchorlens.measure.grid_cells import (
     run_with_capture,
 )
 from anchorlens.measure.patch_plan import join_passes
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import LensModel
 from anchorlens.models.devices import free_memory
-from anchorlens.prompts.batches import TokenBatch
-from anchorlens.warn import warn
+from anchorlens.models.load import adapt
 
 VectorMetric: TypeAlias = Callable[[Tensor], Float[Tensor, "value"]]
 """Function from logits [batch pos d_vocab] to one or several values on the CPU."""
@@ -128,7 +127,7 @@ def measure_grid(request: GridRequest) -> list[Tensor]:
         unpatched=lambda place: unpatched[place],
     )
     noise = None
-    if is_half(grid.adapter):
+    if grid.adapter.shape.is_half:
         noise = _make_checked_run(request, grid).noise(
             grid.adapter, _on_host(request.metric), before, checked
         )

@@ -13,14 +13,12 @@ from anchorlens.constants import HEAD_SITES
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
-from anchorlens.engine.hooked_passes import by_head
-from anchorlens.engine.patches import AnchorSwap, Slots, token_rows
+from anchorlens.engine.patches import AnchorSwap, Slots, TokenBatch, by_head, token_rows
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import halves
 from anchorlens.measure.patch_plan import SizedPass, is_wide
 from anchorlens.models.adapter import Adapter, LensModel
-from anchorlens.prompts.batches import TokenBatch
 
 Index: TypeAlias = tuple[int, ...]
 """Layer, then position, head and key as the columns of the grid say."""

@@ -25,15 +25,12 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.hooked_passes import full_reader
-from anchorlens.engine.patches import window_layers
+from anchorlens.engine.patches import common_prefix, window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.garbage import pause_collection
 from anchorlens.measure.budget import MemoryBudget, SweepPlan, Together, halves
-from anchorlens.measure.directions import count_directions, direction_bytes
-from anchorlens.measure.patched_pairs import Pair
-from anchorlens.models.adapter import SiteLike
-from anchorlens.models.shape import Shape
-from anchorlens.prompts.batches import common_prefix
+from anchorlens.measure.patched_pairs import Pair, count_directions, direction_bytes
+from anchorlens.models.adapter import Shape, SiteLike
 
 # Tokens in the top layer of a pass on a CPU beyond which a pass of fewer places is faster, and of
 # passes that run together.

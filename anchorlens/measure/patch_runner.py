@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from anchorlens.display import warn
 from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import rows_per_batch
@@ -23,11 +24,9 @@ from anchorlens.engine.patches import OnProgress, SwapBatch, no_progress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.checks import WrittenCells, check_writes
-from anchorlens.measure.directions import draw_directions
 from anchorlens.measure.patch_plan import Batch, SwapSweepPlan, plan_swaps
-from anchorlens.measure.patched_pairs import MakeStreams, Pair, build_batch
+from anchorlens.measure.patched_pairs import MakeStreams, Pair, build_batch, draw_directions
 from anchorlens.models.adapter import SiteLike
-from anchorlens.warn import warn
 
 Values: TypeAlias = tuple[Metrics, list[Metrics]]
 """Metrics without a patch, [pair], and for each placement with the patch, [layer pair]."""

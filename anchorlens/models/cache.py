@@ -11,7 +11,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
-from anchorlens.warn import warn
+from anchorlens.display import warn
 
 MANIFEST = "anchorlens.json"
 CHUNK = 1 << 22

@@ -27,7 +27,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 from transformers.utils.quantization_config import Mxfp4Config
 
-from anchorlens.display import join_words, short_repr
+from anchorlens.display import join_words, short_repr, warn
 from anchorlens.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from anchorlens.models.check_config import check_config
 from anchorlens.models.config_data import check_counts, check_layers, drop_code_keys
@@ -37,7 +37,6 @@ from anchorlens.models.library_errors import (
     check_regular_files,
     checkpoint_errors,
 )
-from anchorlens.warn import warn
 
 # First bytes of the file that a clone without Git LFS has in place of weights.
 _LFS = b"version https://git-lfs"

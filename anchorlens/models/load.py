@@ -1,4 +1,6 @@
-"""Load a name, a path or a live model with the states and logits of Hugging Face transformers."""
+"""Load a name, a path or a live model with the states and logits of Hugging Face transformers, and
+make its adapter.
+"""
 
 import copy
 import os
@@ -9,8 +11,16 @@ from typing import TypeAlias
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from anchorlens.display import warn
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import LensModel, is_lens_model, pick_backend
+from anchorlens.models.adapter import (
+    Adapter,
+    LensModel,
+    is_bridge,
+    is_hooked,
+    is_lens_model,
+    pick_backend,
+)
 from anchorlens.models.card import CARD, architecture_of, backend_of, make_card
 from anchorlens.models.check_config import check_config
 from anchorlens.models.devices import parse_dtype, pick_device
@@ -25,7 +35,6 @@ from anchorlens.models.source import (
 )
 from anchorlens.models.target import Source, Target, attach_tokenizer
 from anchorlens.progress import waiting
-from anchorlens.warn import warn
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | LensModel | PreTrainedModel"
 
@@ -212,3 +221,32 @@ def _use_live_model(model: LensModel, tokenizer: PreTrainedTokenizerBase | None)
         model, CARD, make_card(model, name, backend_of(model), architecture=architecture_of(model))
     )
     return model
+
+
+def adapt(model: object) -> Adapter:
+    """Return the adapter of a HookedTransformer or TransformerBridge; raise InputError for other
+    objects.
+    """
+    if is_hooked(model):
+        from anchorlens.models.hooked.adapter import HookedAdapter
+
+        return HookedAdapter(model)
+    if is_bridge(model):
+        from anchorlens.models.bridge.adapter import BridgeAdapter
+
+        return BridgeAdapter(model)
+    raise InputError(
+        f"model: an object of type {type(model).__name__}, neither a HookedTransformer nor a"
+        " TransformerBridge. Load it with al.load_model(...).",
+        argument="model",
+    )
+
+
+def check_has_numbers(model: LensModel) -> None:
+    """Raise InputError if the weights of a model are on the meta device."""
+    if adapt(model).device.type == "meta":
+        raise InputError(
+            "model: its weights are on the meta device, which has shapes but no numbers."
+            " Load the weights onto a CPU or GPU first.",
+            argument="model",
+        )

@@ -34,9 +34,9 @@ from anchorlens.engine.edges.graph import ATTENTION_INPUTS
 from anchorlens.engine.edges.hooked_inputs import HookedInputs
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.measure.grid_cells import Cache, NotMeasured, read_activation
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HEAD_SITE_HOOKS, LensModel, is_bridge
 from anchorlens.models.bridge.blocks import recurrent_parts
+from anchorlens.models.load import adapt
 from anchorlens.patching.generic import (
     Metric,
     check_call,

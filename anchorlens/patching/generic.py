@@ -17,13 +17,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from anchorlens.constants import HEAD_SITES, SITES
-from anchorlens.display import short_repr
+from anchorlens.display import short_repr, warn
 from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
 from anchorlens.measure.grid_cells import Cache, NotMeasured
-from anchorlens.models.adapt import check_has_numbers
 from anchorlens.models.adapter import LensModel, act_name, patching_result_class
+from anchorlens.models.load import check_has_numbers
 from anchorlens.patching.metric_state import is_same_state, state_of
 from anchorlens.patching.setters import (
     PatchSetter,
@@ -31,7 +31,6 @@ from anchorlens.patching.setters import (
     find_obstacle,
     make_df_from_ranges,
 )
-from anchorlens.warn import warn
 
 Metric: TypeAlias = Callable[[Tensor], Tensor]
 """Function from logits [batch pos d_vocab] to a scalar tensor, or with ``reduce`` ``mean`` or

@@ -11,12 +11,12 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from torch import Tensor
 
+from anchorlens.display import warn
 from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.placebo_labels import half_splits, shuffle_labels
 from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers, warn_of_calibration
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.questions.build_rows import MORE_QUESTIONS
-from anchorlens.warn import warn
+from anchorlens.questions.tokens import MORE_QUESTIONS
 
 Array = npt.NDArray[np.float64]
 SHUFFLED = "shuffled_labels"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from anchorlens.display import warn
 from anchorlens.engine.generate import greedy
 from anchorlens.models.adapter import Adapter
 from anchorlens.progress import progress as counted
@@ -14,11 +15,17 @@ from anchorlens.questions.answer_text import (
     is_thinking_tag,
     names_gold,
 )
-from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.prompts import render_prompt
-from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
-from anchorlens.warn import warn
+from anchorlens.questions.tokens import (
+    MORE_QUESTIONS,
+    Answer,
+    RowDropped,
+    Rows,
+    RowTokenizer,
+    TokenRow,
+    drop,
+)
 
 FEW_ROWS = 20
 

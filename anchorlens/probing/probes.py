@@ -17,10 +17,10 @@ from sklearn.exceptions import NotFittedError
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from anchorlens.display import warn
 from anchorlens.errors import InputError, LeakError
 from anchorlens.probing.regularization import GRID, ValidationRows, choose_fit
-from anchorlens.questions.build_rows import MORE_QUESTIONS
-from anchorlens.warn import warn
+from anchorlens.questions.tokens import MORE_QUESTIONS
 
 Array = npt.NDArray[np.float64]
 

@@ -28,15 +28,13 @@ def probe_record(
 
 
 def row_columns(
-    truth: TruthRows | None, texts: Mapping[str, TextBaseline]
+    truth: TruthRows, texts: Mapping[str, TextBaseline]
 ) -> Mapping[str, Mapping[str, float]]:
     """Return the columns of test rows as name -> row id -> value.
 
     ``test_split``: index of the split in which the row is tested. ``qa_text_score``: P(false) by
     the classifier of question and answer text.
     """
-    if truth is None:
-        return {}
     ids = [row.id for row in truth.rows]
     splits = zip(ids, truth.test_split, strict=True)
     columns: dict[str, Mapping[str, float]] = {

@@ -11,17 +11,24 @@ from itertools import product
 import numpy as np
 
 from anchorlens.constants import SHARES, SPLITS
-from anchorlens.display import list_counts
+from anchorlens.display import list_counts, warn
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.model_answers import FEW_ROWS, generate_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_options import YES_NO
-from anchorlens.questions.build_rows import MORE_QUESTIONS, Rows, drop, make_rows
 from anchorlens.questions.example import Example, normalise
 from anchorlens.questions.false_answers import assign_false_answers, split_questions
-from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, TokenRow
-from anchorlens.warn import warn
+from anchorlens.questions.tokens import (
+    MORE_QUESTIONS,
+    Answer,
+    RowDropped,
+    Rows,
+    RowTokenizer,
+    TokenRow,
+    drop,
+    make_rows,
+)
 
 
 @dataclass(frozen=True)

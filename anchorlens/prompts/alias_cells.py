@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from anchorlens.warn import warn
+from anchorlens.display import warn
 
 # What may separate several answers of a text.
 _SEPARATORS = ("|", ";", "\uff1b", "\n", "\t", " / ", "<br>")

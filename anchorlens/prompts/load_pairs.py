@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchorlens.display import as_int, list_counts, short_repr, shorten
+from anchorlens.display import as_int, list_counts, short_repr, shorten, warn
 from anchorlens.errors import DataError, EmptySweepError, InputError, did_you_mean
 from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
-from anchorlens.prompts.answer_space import ADD, ANSWER_SPACES, KEEP, join_by_space
 from anchorlens.prompts.cells import (
     cell_text,
     find_bad_character,
     replace_bad_characters,
 )
-from anchorlens.prompts.dataset import Dropped, RowDropped
+from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, check_not_empty
 from anchorlens.prompts.doubtful_cells import find_doubt
-from anchorlens.prompts.drop_reasons import PAIR_FIXES, check_not_empty
+from anchorlens.prompts.invisible import ADD, ANSWER_SPACES, KEEP, join_by_space
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
 from anchorlens.prompts.pair_columns import (
     ANSWER_FIELDS,
@@ -55,7 +54,6 @@ from anchorlens.prompts.read_rows import (
     table_name,
 )
 from anchorlens.prompts.whole_numbers import drop_zero_decimals
-from anchorlens.warn import warn
 
 PairSource: TypeAlias = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | Any
 """Type of the first argument of ``load_pairs``."""

@@ -8,12 +8,11 @@ from transformers import PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr, shorten
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of, resolve_add_bos, with_bos
-from anchorlens.prompts.align_pairs import align_positions
-from anchorlens.prompts.answer_space import warn_of_spaces
-from anchorlens.prompts.dataset import Dropped, PromptDataset, RowDropped
+from anchorlens.models.load import adapt
+from anchorlens.prompts.dataset import DataSource, Dropped, PromptDataset, RowDropped, SweepContext
+from anchorlens.prompts.invisible import warn_of_spaces
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import (
     AnswerText,
@@ -23,10 +22,10 @@ from anchorlens.prompts.pairs import (
     PromptPair,
     TokenizedPair,
     TokenText,
+    align_positions,
     drop_pair,
     list_answers,
 )
-from anchorlens.prompts.sweep_context import DataSource, SweepContext
 
 if TYPE_CHECKING:
     import pandas

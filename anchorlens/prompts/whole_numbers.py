@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anchorlens.warn import warn
+from anchorlens.display import warn
 
 # Whole numbers as pandas writes those of a column with empty cells. 007.0 is no number of pandas.
 _WHOLE = re.compile(r"(\s*)(-?(?:0|[1-9]\d*))\.0(\s*)")

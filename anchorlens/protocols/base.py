@@ -24,12 +24,11 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.budget import OomSplitter, SweepPlan, Unit
 from anchorlens.measure.patch_plan import SHARD_FLOPS
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.prompts.dataset import Dropped
-from anchorlens.prompts.sweep_context import DataSource, SweepContext
+from anchorlens.prompts.dataset import DataSource, Dropped, SweepContext
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.analysis import Analysis
-from anchorlens.results.tables import InputTable
+from anchorlens.runs.schema import InputTable
 
 # FLOPs of a shard, and the largest number of shards.
 _SHARD_FLOP, _MOST_SHARDS = SHARD_FLOPS, 1000

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from anchorlens.display import join_words, shorten
+from anchorlens.display import join_words, shorten, warn
 from anchorlens.errors import DataError
 from anchorlens.prompts.cells import cell_text, field_key, unpack
 from anchorlens.questions.schemas import Row, Schema, number_rows
-from anchorlens.warn import warn
 
 _FIELDS = ("choices", "options")
 # Columns with one choice each: A, B, C, D (MMLU), option_a, opa (MedMCQA).

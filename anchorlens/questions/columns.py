@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anchorlens.display import join_words, one_line, short_repr, shorten
+from anchorlens.display import join_words, one_line, short_repr, shorten, warn
 from anchorlens.errors import DataError, InputError, did_you_mean
 from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
 from anchorlens.prompts.cells import field_key, unpack
@@ -27,7 +27,6 @@ from anchorlens.prompts.doubtful_cells import find_coding, find_doubt
 from anchorlens.prompts.read_rows import RawData
 from anchorlens.questions.choices import is_choice_column
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows, read_answers
-from anchorlens.warn import warn
 
 _TABLE = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
 _TRUTH_VALUES = frozenset(("true", "false"))

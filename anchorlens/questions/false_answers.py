@@ -21,9 +21,9 @@ from anchorlens.constants import DISTRACTORS, SHARES
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_options import YES_NO, find_options, option_key
-from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.spans.lexicon import STOP
+from anchorlens.questions.tokens import drop
 
 # Weight of rows without a false answer, and of ranks, against uneven blocks; larger weights keep
 # few more rows.

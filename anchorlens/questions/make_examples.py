@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from anchorlens.display import list_counts, shorten
+from anchorlens.display import list_counts, shorten, warn
 from anchorlens.errors import DataError, SpanError
 from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
 from anchorlens.prompts.dataset import Dropped
@@ -17,7 +17,6 @@ from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.schemas import OWN_ID, Record, Row
 from anchorlens.questions.spans.span_finder import BAD_ANNOTATION, SpanFinder
 from anchorlens.questions.spans.templates import match_template
-from anchorlens.warn import warn
 
 # Most characters of a question; no model of this package reads more, and its words take seconds.
 _MOST_CHARACTERS = 100_000
@@ -142,7 +141,7 @@ def check_usable_rows(results: Sequence[Example | Dropped], source: str) -> None
             f" {bad[0].detail} {_NO_ANNOTATION}"
         )
     elif 2 * len(dropped) > len(results):
-        from anchorlens.questions.build_rows import FIXES
+        from anchorlens.questions.tokens import FIXES
 
         reasons = Counter(row.reason for row in dropped).most_common()
         warn(

@@ -9,13 +9,11 @@ from typing import Any
 from typing_extensions import override
 
 from anchorlens.display import short_repr
+from anchorlens.engine.patches import common_prefix
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of
-from anchorlens.prompts.batches import common_prefix
-from anchorlens.prompts.dataset import Dropped, PromptDataset
-from anchorlens.prompts.sweep_context import DataSource, SweepContext
-from anchorlens.questions.build_rows import drop
+from anchorlens.prompts.dataset import DataSource, Dropped, PromptDataset, SweepContext
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.example import Example
 from anchorlens.questions.prompts import (
@@ -26,7 +24,7 @@ from anchorlens.questions.prompts import (
     render_prompt,
     truth_question,
 )
-from anchorlens.questions.tokens import RowTokenizer, make_token_text
+from anchorlens.questions.tokens import RowTokenizer, drop, make_token_text
 
 # Number of prompts from which the common prefix is computed.
 _PREFIX_ROWS = 16

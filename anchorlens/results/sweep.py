@@ -19,25 +19,22 @@ from anchorlens.constants import SHARE, P
 from anchorlens.display import escape_hidden, minus
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.results.analysis import Analysis
-from anchorlens.results.curve_tables import (
-    curves_frame,
-    samples_from_p,
-    select_metric,
-    text_aucs,
-)
+from anchorlens.results.curve_tables import curves_frame, samples_from_p, select_metric, text_aucs
 from anchorlens.results.find_example import find_example
 from anchorlens.results.findings import Findings
 from anchorlens.results.joins import join_inputs
 from anchorlens.results.labelled_arrays import make_dataarray, mean_effect
 from anchorlens.results.quick_look import quick_findings
 from anchorlens.results.stored_probes import load_probes
-from anchorlens.results.tables import collect_drops, columns_with_values, for_display
 from anchorlens.results.verdict_html import verdict_html
 from anchorlens.results.vocabulary import leading_labels, row_words, unit_words
 from anchorlens.runs.schema import (
     CONTRAST_COLUMNS,
     SAMPLE_COLUMNS,
     answer_first,
+    collect_drops,
+    columns_with_values,
+    for_display,
     leading_metric,
     settings_of,
     summary_order,

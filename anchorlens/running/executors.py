@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from anchorlens.display import as_int, short_repr
+from anchorlens.display import as_int, short_repr, warn
 from anchorlens.errors import InputError, RunError, WorkerError
 from anchorlens.models.load import load_model
 from anchorlens.progress import Progress
@@ -35,7 +35,6 @@ from anchorlens.running.ray_network import local_cluster
 from anchorlens.running.runner import LocalRunner, Planned, Runner
 from anchorlens.runs.journal import Shard, differences
 from anchorlens.runs.provenance import command_line
-from anchorlens.warn import warn
 
 _RETRIES = 2  # repetitions of a call after its worker died
 _ADDRESS = re.compile(r"auto|(\w+://)?([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}")

@@ -13,13 +13,12 @@ import pandas as pd
 from anchorlens.constants import LOGIT_DIFF, METRIC_UNITS, POINTS
 from anchorlens.display import join_words, one_line
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half
+from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE
 from anchorlens.errors import InputError, RunError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HAS_HOOKED, Adapter, hook_fingerprints
 from anchorlens.models.card import model_card
 from anchorlens.models.devices import free_memory
-from anchorlens.models.load import as_lens_model, load_model
+from anchorlens.models.load import adapt, as_lens_model, load_model
 from anchorlens.progress import Progress
 from anchorlens.protocols.base import Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.registry import measurement_of, specification_of
@@ -319,7 +318,7 @@ class _Stored:
         if (
             unit != METRIC_UNITS
             # In half precision a sweep allows the noise of each cell.
-            and not is_half(self.adapter)
+            and not self.adapter.shape.is_half
             and checks["cells"]
             and not checks["failed"]
             and floor > self.allowed
@@ -360,7 +359,7 @@ class _Stored:
         # Logits have another tolerance than the effect.
         per_logit = self.allowed / tolerance(self.adapter, LOGIT_DIFF, samples)
         both = both.assign(max_abs_diff=_largest_gaps(both, scale, per_logit))
-        if is_half(self.adapter) and not (both["max_abs_diff"] <= self.allowed).all():
+        if self.adapter.shape.is_half and not (both["max_abs_diff"] <= self.allowed).all():
             noise = measure_noise(
                 protocol=self.protocol,
                 ready=self.ready,

@@ -20,16 +20,16 @@ import torch
 from typing_extensions import override
 
 from anchorlens.constants import POINTS
+from anchorlens.display import warn
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.measure.budget import MallocTrimmer, SweepPlan
-from anchorlens.models.adapt import adapt, check_has_numbers
 from anchorlens.models.adapter import Adapter, hook_fingerprints
 from anchorlens.models.card import model_card
 from anchorlens.models.devices import fix_free_memory, free_memory
-from anchorlens.models.load import as_lens_model
+from anchorlens.models.load import adapt, as_lens_model, check_has_numbers
 from anchorlens.progress import Progress, progress, waiting
-from anchorlens.prompts.sweep_context import SweepContext
+from anchorlens.prompts.dataset import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import (
     Measurement,
@@ -39,13 +39,11 @@ from anchorlens.protocols.base import (
 )
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
-from anchorlens.results.tables import examples_frame
 from anchorlens.running.spot_checks import SpotChecker
 from anchorlens.runs.journal import Shard, ShardNotes, SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
 from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
-from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, settings_of
-from anchorlens.warn import warn
+from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, examples_frame, settings_of
 
 # Before the first counted work: clean runs and the first batch, which takes longest.
 _FIRST_PHASE = "clean passes and first batch"

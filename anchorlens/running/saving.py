@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorlens.display import short_repr
+from anchorlens.display import short_repr, warn
 from anchorlens.errors import InputError, RunError
 from anchorlens.figures.choose_figure import main_figure
 from anchorlens.figures.export import html_page, write_file
@@ -16,7 +16,6 @@ from anchorlens.runs.final_write import check_target, restore_run
 from anchorlens.runs.locks import RunLock, lock_run
 from anchorlens.runs.schema import order_columns
 from anchorlens.runs.store import write_run
-from anchorlens.warn import warn
 
 
 def save_run(

@@ -11,9 +11,8 @@ import pandas as pd
 
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import SweepPlan
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import LensModel
-from anchorlens.models.load import as_lens_model
+from anchorlens.models.load import adapt, as_lens_model
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData
 from anchorlens.protocols.edges.edge_anchors import split_anchor

@@ -20,11 +20,11 @@ import pandas as pd
 import torch
 
 from anchorlens.constants import METRIC_UNITS, POINTS
-from anchorlens.display import join_words
+from anchorlens.display import join_words, warn
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, is_half, round_anew
+from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, round_anew
 from anchorlens.errors import CheckError, InputError
 from anchorlens.measure.budget import check_rows
 from anchorlens.measure.checks import DIFFERS, ComparedCell
@@ -32,7 +32,6 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import KnownCells, Measurement, Recheckable, StepMetrics
 from anchorlens.protocols.specification import Specification
 from anchorlens.runs.schema import CELL, LOGITS, format_cell, leading_metric
-from anchorlens.warn import warn
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -248,7 +247,7 @@ class SpotChecker:
             if unit == METRIC_UNITS:
                 share = _ALLOWED_LOGITS.get(self.engine.adapter.shape.dtype, 1.0) / 10
                 most = _MOST_NOISE * allowed / (_WITHOUT_NOISE * share)
-            for n_draws in N_DRAWS if is_half(self.engine.adapter) else ():
+            for n_draws in N_DRAWS if self.engine.adapter.shape.is_half else ():
                 if gap <= allowed + min(TIMES_NOISE * noise(number, n_draws), most):
                     return True
             # Only a metric of the user moves in steps.
@@ -289,7 +288,7 @@ class SpotChecker:
         """Return the unit of effects, its factor for values, and the allowed difference."""
         unit = str(samples["unit"].iloc[0]) if "unit" in samples else POINTS
         allowed = tolerance(self.engine.adapter, unit, samples)
-        if is_half(self.engine.adapter):
+        if self.engine.adapter.shape.is_half:
             allowed *= _WITHOUT_NOISE
         return unit, 100.0 if unit == POINTS else 1.0, allowed
 

@@ -17,9 +17,8 @@ from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
-from anchorlens.results.tables import examples_frame
 from anchorlens.running.recompute import compare_frames, compare_values
-from anchorlens.runs.schema import CELL, without_nulls
+from anchorlens.runs.schema import CELL, examples_frame, without_nulls
 
 # Allowed difference of scores and AUCs of text classifiers, whose fit ends in other last digits on
 # another processor.

@@ -12,12 +12,11 @@ from torch import Tensor
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.hooked_passes import capture
+from anchorlens.engine.patches import pad_rows
 from anchorlens.errors import InputError
 from anchorlens.measure.patched_pairs import slots_of
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
-from anchorlens.models.load import as_lens_model
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt, as_lens_model
 from anchorlens.protocols.base import Recheckable
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.protocols.stored_inputs import StoredInputs

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import RootModel
 
+from anchorlens.display import warn
 from anchorlens.errors import RunError
 from anchorlens.runs.files import (
     is_abandoned,
@@ -38,7 +39,6 @@ from anchorlens.runs.locks import RunLock, lock_run
 from anchorlens.runs.provenance import start_time
 from anchorlens.runs.storage_errors import name_storage_errors
 from anchorlens.runs.validation import NOTES, PARTS, check_form
-from anchorlens.warn import warn
 
 _VERSION = 3
 # Key of the notes in the metadata of a shard's file.

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from anchorlens.display import warn
 from anchorlens.errors import RunError
 from anchorlens.runs.files import LOCK, check_parts, has_removed_parts, parts_of, remove_parts
 from anchorlens.runs.jobs import Job
 from anchorlens.runs.storage_errors import name_storage_errors
-from anchorlens.warn import warn
 
 # Seconds to wait, because `status` holds a lock for a moment while it tests it.
 _PATIENCE = 1.0

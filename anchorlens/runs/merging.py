@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anchorlens.display import join_words
+from anchorlens.display import join_words, warn
 from anchorlens.errors import RunError
 from anchorlens.runs.files import parts_of, remove_parts, shard_files, shards_in, write_whole
 from anchorlens.runs.final_write import restore_run
 from anchorlens.runs.journal import differences, read_json, refuse, shard_name
 from anchorlens.runs.locks import lock_run
 from anchorlens.runs.storage_errors import name_storage_errors
-from anchorlens.warn import warn
 
 # Name of the note of a sweep without rows, which has no shards.
 EMPTY = "empty"

@@ -13,8 +13,8 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.readouts import AnswerReader, ReadPlan, first_token
 from anchorlens.measure.patch_plan import SwapSweepPlan, plan_swaps
 from anchorlens.measure.patched_pairs import Placement, build_batch
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.load import adapt
 from anchorlens.protocols.swap.pairing import QAPair
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow

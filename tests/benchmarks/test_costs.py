@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.progress import Progress
 from anchorlens.running import runner as driver
 

@@ -10,9 +10,8 @@ import transformers
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HAS_HOOKED, Adapter
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, VOCAB, random_model
 from tests.tokenizers_small import small_tokenizer
 

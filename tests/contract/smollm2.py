@@ -20,10 +20,9 @@ from einops import einsum
 import anchorlens as al
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import KnockoutBatch
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.patches import KnockoutBatch, pad_rows
 from anchorlens.models.adapter import HAS_HOOKED, LensModel
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt
 
 # File with the numbers of a HookedTransformer, for an environment that has none.
 NUMBERS = "ANCHORLENS_HOOKED_NUMBERS"

@@ -11,8 +11,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.generate import greedy
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.contract.models import (
     CONE,
     RECURRENT,

@@ -10,9 +10,8 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import InputError, UnsupportedModelError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import HAS_HOOKED, TRANSFORMER_LENS, check_version
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from anchorlens.models.source import check_model
 from tests.contract.models import (
     BACKENDS,

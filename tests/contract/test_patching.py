@@ -11,9 +11,8 @@ from transformers import GraniteConfig
 
 from anchorlens import patching as ours
 from anchorlens.errors import InputError, ShapeError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import patching_result_class
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.contract.models import BACKENDS, adapter_of, hugging_face, recurrent, tokenizer
 from tests.engine.make import random_rows
 from tests.models.tiny import VOCAB, random_model

@@ -318,7 +318,7 @@ def test_a_cone_engine_that_differs_is_found(backend, monkeypatch):
 
 
 def next_block(model):
-    from anchorlens.models.adapt import adapt
+    from anchorlens.models.load import adapt
 
     with adapt(model).blocks().load(0) as block:
         return block

@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import Adapter
+from anchorlens.models.load import adapt
 
 BASE = {
     "n_layers": 3,

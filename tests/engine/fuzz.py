@@ -19,7 +19,7 @@ import torch
 
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, SwapBatch
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, SwapBatch, pad_rows
 from anchorlens.engine.readouts import (
     ChoiceReader,
     Metrics,
@@ -29,9 +29,8 @@ from anchorlens.engine.readouts import (
     first_token,
 )
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.directions import gaussian_directions
+from anchorlens.measure.patched_pairs import gaussian_directions
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.batches import pad_rows
 from tests.engine.configurations import CONFIGS, adapter_of, types_of
 from tests.engine.make import answer_reader, effects_of, metrics_off, slots, states_off, swaps_off
 

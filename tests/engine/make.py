@@ -4,10 +4,9 @@ import torch
 
 from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, Slots, SwapBatch, pad_rows
 from anchorlens.engine.readouts import AnswerReader, Metrics, ReadPlan, answer_joint
-from anchorlens.models.adapt import adapt
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt
 from tests.models.tiny import VOCAB
 
 LENGTHS, DONOR_LENGTHS = (15, 11, 19, 13), (12, 17, 10, 14)

@@ -19,14 +19,13 @@ from torch.utils._pytree import tree_leaves
 
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.function_reader import Call, FunctionReader
-from anchorlens.engine.patches import SwapBatch
+from anchorlens.engine.patches import SwapBatch, TokenBatch
 from anchorlens.measure.grid_cells import GridCells, plan_passes
 from anchorlens.measure.patch_plan import join_passes, joint_bytes
 from anchorlens.models import blocks, read
 from anchorlens.models.devices import index_on
 from anchorlens.models.hooked.blocks import HookedBlock
 from anchorlens.models.read import READ_SLICE
-from anchorlens.prompts.batches import TokenBatch
 
 GPU = torch.device("cuda:0")
 aten = torch.ops.aten

@@ -10,9 +10,8 @@ from transformer_lens.components import Attention
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.blocks import HookedBlock
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.engine.configurations import CONFIGS, adapter_of
 from tests.engine.make import Own, case, effects_of, swaps_off
 from tests.engine.test_cone import TEXT_FAMILIES

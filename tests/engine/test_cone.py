@@ -9,7 +9,7 @@ import torch
 
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.hooked_passes import last_stream
-from anchorlens.engine.patches import SwapBatch, check_windows
+from anchorlens.engine.patches import SwapBatch, check_windows, pad_rows
 from anchorlens.engine.readouts import (
     AnswerReader,
     ChoiceReader,
@@ -19,8 +19,7 @@ from anchorlens.engine.readouts import (
 )
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer, answer_reads
 from tests.engine.make import (

@@ -16,7 +16,7 @@ from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.patches import no_progress
 from anchorlens.engine.readouts import ChoiceReader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.models.read import READ_SLICE
 from tests.engine.configurations import BASE
 from tests.engine.make import batch_of, case, given_swaps, random_rows, swaps_off

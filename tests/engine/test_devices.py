@@ -20,17 +20,17 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.generate import _rows_at_once, greedy
 from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import pad_rows
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.devices import free_memory
-from anchorlens.models.hooked.placement import (
+from anchorlens.models.hooked.blocks import (
     block_devices,
     device_of,
     devices_of,
     inputs_follow_blocks,
 )
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt
 from tests.engine.make import case, given_swaps, random_rows, swaps_off
 from tests.engine.make import cut_batch_of as cuts_of
 from tests.engine.pretended import CPU, There, pretended

@@ -10,8 +10,7 @@ import transformers
 
 from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from anchorlens.models.read import Read
 from tests.models.tiny import FAMILIES, WINDOW, random_model, save_model
 from tests.tiers import choose_cases

@@ -10,8 +10,8 @@ from anchorlens.engine import cone_layout
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
-from anchorlens.models.adapt import adapt
 from anchorlens.models.devices import index_on
+from anchorlens.models.load import adapt
 from anchorlens.models.read import READ_SLICE
 from tests.engine.configurations import adapter_of
 from tests.engine.make import answer_reader, batch_of, case, random_rows, swaps_off

@@ -12,10 +12,10 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import GroupSize, PassSize, kernel_bytes, pass_bytes
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks
-from anchorlens.models.adapt import adapt
+from anchorlens.models.adapter import Shape
 from anchorlens.models.blocks import EVEN, MOST_EVEN
 from anchorlens.models.hooked.blocks import HookedBlock
-from anchorlens.models.shape import Shape
+from anchorlens.models.load import adapt
 from tests.engine.configurations import adapter_of
 from tests.engine.make import DONOR_LENGTHS, LENGTHS, answer_reader, batch_of, case, random_rows
 from tests.engine.memory import STATUS, told_by

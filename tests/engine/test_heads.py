@@ -10,8 +10,7 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.patches import AnchorSwap
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.engine.configurations import adapter_of
 from tests.engine.make import (
     ANCHORS,

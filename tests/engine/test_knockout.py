@@ -12,10 +12,9 @@ import transformers
 
 from anchorlens.engine.hooked_passes import last_stream, read_states
 from anchorlens.engine.knockout import AttentionKnockout, cut_edges, knockout_hooks
-from anchorlens.engine.patches import Slots
+from anchorlens.engine.patches import Slots, pad_rows
 from anchorlens.errors import HookError, InputError
-from anchorlens.models.adapt import adapt
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt
 from anchorlens.questions.edges import parse_edges
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer

@@ -13,7 +13,7 @@ from anchorlens.engine.cost import GroupSize, PassSize, out_of_memory
 from anchorlens.engine.geometry import Lanes, cone_start
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from tests.engine.make import answer_reader, batch_of, counted, random_rows, swaps_off
 
 

@@ -10,10 +10,9 @@ from anchorlens.engine.readouts import (
     answer_mean,
     first_token,
 )
-from anchorlens.models.adapt import adapt
-from anchorlens.questions.build_rows import make_rows
+from anchorlens.models.load import adapt
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer, answer_reads
+from anchorlens.questions.tokens import RowTokenizer, answer_reads, make_rows
 from tests.questions.make import capitals
 from tests.torch_defaults import OTHER_DEFAULTS
 

@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from anchorlens.engine.hooked_passes import capture, last_stream
-from anchorlens.engine.patches import AnchorSwap, SwapBatch, window_layers
+from anchorlens.engine.patches import AnchorSwap, SwapBatch, pad_rows, window_layers
 from anchorlens.engine.readouts import AnswerReader, ChoiceReader, answer_joint, first_token
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import HookError, InputError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.models.load import adapt, load_model
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer, answer_reads
 from tests.engine.configurations import adapter_of

@@ -5,10 +5,9 @@ import torch
 
 from anchorlens.constants import HEAD_SITES, SITES
 from anchorlens.engine import site_gradients as module
-from anchorlens.engine.hooked_passes import by_head
+from anchorlens.engine.patches import by_head
 from anchorlens.engine.site_gradients import patch_scores, site_activations, site_gradients
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.engine.make import random_rows
 from tests.tiers import choose_cases
 

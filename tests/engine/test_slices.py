@@ -6,9 +6,8 @@ import torch
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models import blocks, read
-from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.blocks import HookedBlock
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.engine.configurations import adapter_of
 from tests.engine.make import case, swaps_off
 

@@ -6,10 +6,16 @@ import pytest
 import torch
 
 from anchorlens.engine.hooked_passes import capture
-from anchorlens.measure import directions as module
-from anchorlens.measure.directions import draw_directions, gaussian_directions
-from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement, slots_of
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.engine.patches import pad_rows
+from anchorlens.measure import patched_pairs as module
+from anchorlens.measure.patched_pairs import (
+    DirectionPrompt,
+    Pair,
+    Placement,
+    draw_directions,
+    gaussian_directions,
+    slots_of,
+)
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from tests.engine.configurations import adapter_of
 

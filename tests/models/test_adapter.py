@@ -3,8 +3,8 @@
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import site_name
+from anchorlens.models.load import adapt
 from tests.raised import raises
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -15,9 +15,8 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import UnsupportedModelError
 from anchorlens.models import hf
-from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.mapping import ARCHITECTURES
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.engine.fuzz import KINDS
 from tests.engine.make import random_rows
 from tests.models.tiny import FURTHER_FAMILIES, apertus, gpt_oss, random_model, save_model

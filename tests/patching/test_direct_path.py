@@ -7,8 +7,7 @@ import torch
 
 from anchorlens import patching
 from anchorlens.errors import InputError, ShapeError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from tests.engine.make import random_rows
 from tests.raised import raises
 from tests.tiers import choose_cases

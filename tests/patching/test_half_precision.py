@@ -14,8 +14,7 @@ from anchorlens import patching
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cone_pass import Pass
 from anchorlens.engine.rounding_noise import round_anew
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from benchmarks import half_grids
 from tests.engine.make import random_rows
 from tests.patching.faults import OtherPositions, unchecked

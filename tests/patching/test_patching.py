@@ -14,8 +14,8 @@ from anchorlens import patching as ours
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.errors import InputError
 from anchorlens.measure import grid, patch_plan
-from anchorlens.models.adapt import adapt
 from anchorlens.models.hooked.blocks import HookedBlock
+from anchorlens.models.load import adapt
 from tests.engine.make import counted, random_rows
 from tests.raised import raises
 from tests.tiers import ON_REQUEST, choose_cases

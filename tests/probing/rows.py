@@ -1,6 +1,6 @@
 """Labelled rows of a small data set."""
 
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.probing.truth_rows import truth_rows
 from anchorlens.questions.prompts import QAPrompt
 from anchorlens.questions.tokens import RowTokenizer

@@ -11,8 +11,7 @@ import torch
 
 import anchorlens as al
 from anchorlens.errors import EmptySweepError
-from anchorlens.models.adapt import adapt
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from anchorlens.probing import model_answers
 from anchorlens.probing.model_answers import generate_answers, generate_rows, select_known_rows
 from anchorlens.questions.prompts import QAPrompt, TemplatePrompt

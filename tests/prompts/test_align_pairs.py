@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlens.prompts.align_pairs import align_positions
 from anchorlens.prompts.dataset import RowDropped
+from anchorlens.prompts.pairs import align_positions
 
 
 def spans(*pairs):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.engine.patches import pad_rows
+from anchorlens.models.load import adapt
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.tokenize_pairs import set_up_pairs

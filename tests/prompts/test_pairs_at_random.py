@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anchorlens.errors import InputError
-from anchorlens.prompts.dataset import RowDropped
-from anchorlens.prompts.drop_reasons import PAIR_FIXES
+from anchorlens.prompts.dataset import PAIR_FIXES, RowDropped
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import content_of
 from anchorlens.prompts.tokenize_pairs import PairTokenizer

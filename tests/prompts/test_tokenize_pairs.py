@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.prompts.dataset import RowDropped
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.tokenize_pairs import PairTokenizer, set_up_pairs, tokenize_pairs

@@ -14,7 +14,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.registry import (
     PROTOCOLS,

@@ -3,7 +3,7 @@
 import pytest
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.probing.model_answers import generate_answers
 from anchorlens.questions.answer_text import exact_answer, is_right
 from anchorlens.questions.prompts import QAPrompt

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorlens.engine.patches import common_prefix, pad_rows
 from anchorlens.errors import InputError, SpanError
-from anchorlens.prompts.batches import common_prefix, pad_rows
 from anchorlens.questions.example import Example, Span, question_id
 from anchorlens.questions.prompts import (
     ChatPrompt,

@@ -12,8 +12,8 @@ from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.generate import greedy
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import MemoryBudget
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import stream_of
+from anchorlens.models.load import adapt
 from tests.models.tiny import llama, random_model, save_model
 from tests.questions.make import capitals
 from tests.raised import raises

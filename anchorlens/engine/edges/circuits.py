@@ -23,10 +23,10 @@ from anchorlens.engine.edges.row_states import (
     project_and_rotate,
     run_layers,
 )
+from anchorlens.engine.patches import common_prefix
 from anchorlens.engine.readouts import Reader
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
-from anchorlens.prompts.batches import common_prefix
 
 Ids = tuple[int, ...]
 Masks = Bool[Tensor, "circuit place receiver sender"]

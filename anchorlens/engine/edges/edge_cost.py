@@ -9,8 +9,7 @@ from anchorlens.engine.cost import rows_bytes, rows_flops
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import LOGITS, MLP, Edge
 from anchorlens.engine.edges.row_states import embed_row, run_block
-from anchorlens.models.adapter import Adapter
-from anchorlens.models.shape import Shape
+from anchorlens.models.adapter import Adapter, Shape
 
 # Bytes of a float32.
 _FLOAT = 4

@@ -18,10 +18,17 @@ from anchorlens.engine.edges.changed_inputs import ChangedInputs, EdgePrompts, c
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, LOGITS, MLP, Edge, Node
 from anchorlens.engine.edges.row_states import embed_row, run_layers
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.patches import AnchorSwap, OnProgress, Slots, SwapBatch, no_progress
+from anchorlens.engine.patches import (
+    AnchorSwap,
+    OnProgress,
+    Slots,
+    SwapBatch,
+    TokenBatch,
+    no_progress,
+    pad_rows,
+)
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.batches import TokenBatch, pad_rows
 
 # Changed tokens in one pass of the cone engine.
 _PASS_TOKENS = {"cpu": 2048, "cuda": 65536, "mps": 8192}

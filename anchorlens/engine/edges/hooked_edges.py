@@ -16,11 +16,11 @@ from torch import Tensor
 
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, EMBED, HEAD, LOGITS, MLP, Edge, Node
-from anchorlens.engine.hooked_passes import by_head, full_reader, last_stream
+from anchorlens.engine.hooked_passes import full_reader, last_stream
+from anchorlens.engine.patches import by_head, pad_rows
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import HookError
 from anchorlens.models.adapter import Adapter, Hook
-from anchorlens.prompts.batches import pad_rows
 
 Activation = Float[Tensor, "1 pos *width"]
 

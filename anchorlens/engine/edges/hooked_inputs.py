@@ -14,9 +14,9 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.hooked_passes import by_head, last_stream
+from anchorlens.engine.hooked_passes import last_stream
+from anchorlens.engine.patches import TokenBatch, by_head
 from anchorlens.models.adapter import Adapter, Hook
-from anchorlens.prompts.batches import TokenBatch
 
 # Tokens beyond which changes run one after the other.
 _TOGETHER = 4096

@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 from typing_extensions import override
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter, Hook, NextTokens
+from anchorlens.models.adapter import Adapter, Hook, NextTokens, Shape
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.bridge.blocks import (
     BridgeBlock,
@@ -29,7 +29,6 @@ from anchorlens.models.bridge.blocks import (
 from anchorlens.models.hf_model import layer_window, make_empty_model, text_config
 from anchorlens.models.parity import ROTARY_LENGTH, Reference, rotary_tables
 from anchorlens.models.read import Read
-from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
 
 # Tokens per row when token embeddings are computed: the attention mask of a row grows with the

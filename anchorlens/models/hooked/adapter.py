@@ -13,21 +13,22 @@ from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 from typing_extensions import override
 
-from anchorlens.models.adapter import Adapter, Hook, NextTokens, stream_of
+from anchorlens.models.adapter import Adapter, Hook, NextTokens, Shape, stream_of
 from anchorlens.models.blocks import Blocks
 from anchorlens.models.devices import without_autocast
 from anchorlens.models.hooked.blocks import (
     HookedBlock,
+    block_devices,
+    devices_of,
     final_norm,
     find_biases,
     find_unsupported_feature,
     find_user_hook,
+    inputs_follow_blocks,
     list_user_hooks,
 )
-from anchorlens.models.hooked.placement import block_devices, devices_of, inputs_follow_blocks
 from anchorlens.models.hooked.streaming import load_block
 from anchorlens.models.read import Read
-from anchorlens.models.shape import Shape
 from anchorlens.typing import Stream
 
 

@@ -15,9 +15,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from anchorlens.errors import InputError, ParityError
 from anchorlens.models.hf_model import count_parameters
+from anchorlens.models.hooked.blocks import device_of, inputs_follow_blocks
 from anchorlens.models.hooked.layer_loader import LayerLoader
 from anchorlens.models.hooked.mapping import make_hooked_config
-from anchorlens.models.hooked.placement import device_of, inputs_follow_blocks
 from anchorlens.models.hooked.streaming import Stream, attach
 from anchorlens.models.hooked.weights import convert_weights, install
 from anchorlens.models.parity import Reference

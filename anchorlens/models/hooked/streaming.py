@@ -19,11 +19,10 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.adapter import STREAM
+from anchorlens.models.adapter import STREAM, Streamed
 from anchorlens.models.hooked.layer_loader import LayerLoader, set_parameter, substitute_parameters
 from anchorlens.models.hooked.weight_files import touch
 from anchorlens.models.hooked.weights import cast_tensor, check_names
-from anchorlens.models.shape import Streamed
 
 
 class Stream:

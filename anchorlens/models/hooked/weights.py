@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models.hf_model import language_model, text_config
-from anchorlens.models.hooked.placement import device_of
+from anchorlens.models.hooked.blocks import device_of
 
 conversions: Any = weight_conversions  # untyped: the names are not declared as exports
 # Families whose converter has another name; OLMo 2 uses that of OLMo 3, which supports grouped

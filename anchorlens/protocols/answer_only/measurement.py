@@ -23,9 +23,8 @@ from anchorlens.protocols.probe_sweep.measurement import ProbeMeasurement
 from anchorlens.protocols.probe_sweep.probe_passes import Cells, ProbePass, distinct_tests
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.build_rows import check_rows_left
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import TokenRow, check_rows_left
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from anchorlens.probing.truth_rows import TruthRows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.answer_only.findings import OTHER
 from anchorlens.protocols.probe_sweep.variants import Variant, items_at
-from anchorlens.questions.build_rows import drop
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import PromptText, render_prompt
-from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, overlapping
+from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, drop, overlapping
 
 # Number of other questions to try before a row is dropped.
 _TRIES = 64

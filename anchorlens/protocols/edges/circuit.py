@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.constants import ALL_PLACES
-from anchorlens.display import short_repr
+from anchorlens.display import short_repr, warn
 from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.errors import InputError
 from anchorlens.protocols.edges.faithfulness import SHARES, Faithfulness, score_circuits
 from anchorlens.protocols.edges.select_edges import connect, grow_from_logits, rank
 from anchorlens.results.vocabulary import unit_words
 from anchorlens.statistics.bands import band
-from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     from anchorlens.protocols.edges.circuit_pairs import CircuitPairs
@@ -251,8 +250,7 @@ class Circuit:
         """Return the pairs on which the circuit is run; raise InputError if the model has another
         graph.
         """
-        from anchorlens.models.adapt import adapt
-        from anchorlens.models.load import as_lens_model
+        from anchorlens.models.load import adapt, as_lens_model
         from anchorlens.protocols.edges.circuit_pairs import open_pairs
         from anchorlens.protocols.edges.edge_inputs import graph_of
 

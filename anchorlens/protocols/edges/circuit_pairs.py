@@ -9,17 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from anchorlens.display import short_repr
+from anchorlens.display import short_repr, warn
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, Masks
 from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.engine.function_reader import FunctionReader
 from anchorlens.engine.hooked_passes import full_reader, measure
+from anchorlens.engine.patches import pad_rows
 from anchorlens.errors import EmptySweepError, InputError
-from anchorlens.models.adapt import adapt
 from anchorlens.models.card import name_of
-from anchorlens.models.load import as_lens_model
+from anchorlens.models.load import adapt, as_lens_model
 from anchorlens.progress import progress
-from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import PairData
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
@@ -28,7 +27,6 @@ from anchorlens.protocols.edges.spec import Edges
 from anchorlens.protocols.patch.placements import ALL, REST, PatchPair, anchors_of
 from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.resamples import Estimate, Resamples
-from anchorlens.warn import warn
 
 Array = npt.NDArray[np.float64]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from anchorlens.display import warn
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import LOGITS, Edge, Graph, parse_node
 from anchorlens.errors import EmptySweepError, InputError
@@ -18,7 +19,6 @@ from anchorlens.protocols.patch.gradient_estimates import warn_of_flat_metric
 from anchorlens.protocols.patch.patch_inputs import PatchInputs, prepare_patch, restore_patch
 from anchorlens.protocols.patch.placements import PatchPair, anchors_of
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.warn import warn
 
 # Number of edges from which pairs may be too few for claims, and of groups that are enough.
 _MANY_EDGES = 100

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.display import as_int, short_repr
+from anchorlens.display import as_int, short_repr, warn
 from anchorlens.engine.edges.graph import ATTENTION_INPUTS, Edge, Graph, parse_node
 from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.edges.circuit import CONSENSUS, RULES, TOP, Circuit
@@ -21,7 +21,6 @@ from anchorlens.protocols.patch.patch_result import MEAN, PatchGrid, PatchResult
 from anchorlens.results.vocabulary import metric_name, unit_words
 from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.resamples import Resamples
-from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     import torch

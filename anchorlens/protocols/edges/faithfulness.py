@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from anchorlens.display import warn
 from anchorlens.engine.edges.graph import Edge
 from anchorlens.statistics.bands import Band, band
 from anchorlens.statistics.resamples import Estimate
-from anchorlens.warn import warn
 
 if TYPE_CHECKING:
     from anchorlens.protocols.edges.circuit_pairs import CircuitPairs

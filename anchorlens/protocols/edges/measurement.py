@@ -27,12 +27,12 @@ from anchorlens.engine.edges.graph import Edge
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.hooked_passes import full_reader, measure
+from anchorlens.engine.patches import pad_rows
 from anchorlens.engine.readouts import Reader
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.budget import MemoryBudget
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.tokenize_pairs import PAIRS, PairContext
 from anchorlens.protocols.base import Measurement, OnWork, Plan
 from anchorlens.protocols.edges.analysis import ANALYSIS

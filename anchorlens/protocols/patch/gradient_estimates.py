@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from anchorlens.display import warn
 from anchorlens.engine.cost import rows_bytes, rows_flops
 from anchorlens.engine.engine import Engine
-from anchorlens.engine.metrics import KL
 from anchorlens.engine.patches import OnProgress
-from anchorlens.engine.readouts import Metrics
+from anchorlens.engine.readouts import KL, Metrics
 from anchorlens.engine.site_gradients import patch_scores, site_activations, site_gradients
 from anchorlens.errors import InputError
 from anchorlens.measure.budget import MemoryBudget, Together
@@ -20,7 +20,6 @@ from anchorlens.protocols.base import Plan
 from anchorlens.protocols.patch.metric_gradient import stream_metric
 from anchorlens.protocols.patch.patch_inputs import PatchInputs
 from anchorlens.protocols.patch.spec import Patch
-from anchorlens.warn import warn
 
 # Forward and backward pass, in forward passes.
 _WITH_BACKWARD = 3

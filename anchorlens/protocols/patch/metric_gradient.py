@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from anchorlens.engine.metrics import KL, LOGIT_DIFF, PROB
+from anchorlens.engine.readouts import KL, LOGIT_DIFF, PROB
 from anchorlens.engine.site_gradients import StreamMetric
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt

@@ -16,7 +16,8 @@ from anchorlens.display import list_counts, short_repr
 from anchorlens.engine.alternatives import AnyAnswerDiffReader, AnyAnswerReader, TokenSets
 from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric, Place
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
-from anchorlens.engine.metrics import (
+from anchorlens.engine.observed_logits import observe, resolve
+from anchorlens.engine.readouts import (
     KL,
     LOGIT_DIFF,
     LOGPROB,
@@ -24,10 +25,9 @@ from anchorlens.engine.metrics import (
     AnswerProbabilityReader,
     KLReader,
     LogitDiffReader,
+    Reader,
     common_length,
 )
-from anchorlens.engine.observed_logits import observe, resolve
-from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.fingerprint import call_user_function, callable_name
 from anchorlens.models.adapter import Adapter

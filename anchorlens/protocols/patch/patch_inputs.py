@@ -11,15 +11,16 @@ import torch
 from typing_extensions import override
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, PATCH_CONTROLS
+from anchorlens.display import warn
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.hooked_passes import full_reader, measure, states_at
 from anchorlens.engine.logits import Reads
-from anchorlens.engine.metrics import KL
+from anchorlens.engine.patches import TokenBatch, pad_rows
+from anchorlens.engine.readouts import KL
 from anchorlens.errors import RunError
 from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.batches import TokenBatch, pad_rows
-from anchorlens.prompts.drop_reasons import check_not_empty
+from anchorlens.prompts.dataset import check_not_empty
 from anchorlens.prompts.pairs import TokenizedPair, drop_pair
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
@@ -46,8 +47,7 @@ from anchorlens.protocols.patch.placements import (
 )
 from anchorlens.protocols.patch.spec import AUTO, BY_POSITION, NONE, PairSpecification, without_mean
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.results.tables import InputTable
-from anchorlens.warn import warn
+from anchorlens.runs.schema import InputTable
 
 # Logits of unpatched runs that are kept at most: 64 MB in float32.
 _MOST_KEPT = 2**24

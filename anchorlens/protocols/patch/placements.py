@@ -5,10 +5,9 @@ from itertools import chain
 from typing import TypeAlias
 
 from anchorlens.constants import ALL_PLACES
-from anchorlens.engine.patches import window_layers
+from anchorlens.engine.patches import common_prefix, window_layers
 from anchorlens.errors import InputError
 from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement
-from anchorlens.prompts.batches import common_prefix
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.patch.spec import PairSpecification, Patch
 

@@ -36,9 +36,8 @@ from anchorlens.protocols.probe_sweep.probe_passes import (
 )
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.build_rows import MORE_QUESTIONS, drop, make_rows
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import MORE_QUESTIONS, TokenRow, drop, make_rows
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, entity_positions
 from anchorlens.protocols.probe_sweep.variants import Variant
-from anchorlens.questions.build_rows import drop
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import normalise
-from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow
+from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, drop
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 # Eligible donors to try per requested donor, because some change the length of the question.

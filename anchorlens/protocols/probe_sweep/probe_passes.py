@@ -8,9 +8,8 @@ import torch
 from anchorlens.engine.cost import PassSize
 from anchorlens.engine.geometry import PassGeometry, RowGeometry
 from anchorlens.engine.knockout import cut_edges
-from anchorlens.engine.patches import KnockoutBatch
+from anchorlens.engine.patches import KnockoutBatch, pad_rows
 from anchorlens.measure.budget import halves
-from anchorlens.prompts.batches import pad_rows
 from anchorlens.protocols.base import Plan
 from anchorlens.questions.tokens import TokenRow
 

@@ -15,11 +15,10 @@ from anchorlens.probing.truth_rows import TruthRows, truth_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
-from anchorlens.questions.build_rows import check_rows_left
 from anchorlens.questions.example import Example
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
-from anchorlens.results.tables import InputTable
+from anchorlens.questions.tokens import TokenRow, check_rows_left
+from anchorlens.runs.schema import InputTable
 
 Array = npt.NDArray[np.float64]
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing_extensions import override
 from anchorlens.constants import STATISTIC_RULES
 from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.hooked_passes import read_states
-from anchorlens.engine.patches import Slots
+from anchorlens.engine.patches import Slots, pad_rows
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.garbage import pause_collection
 from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
@@ -27,7 +27,6 @@ from anchorlens.probing.model_answers import generate_rows, select_known_rows
 from anchorlens.probing.records import probe_record, row_columns
 from anchorlens.probing.text_baseline import TextBaseline, text_baselines
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import SweepInputs
@@ -43,6 +42,7 @@ from anchorlens.protocols.swap.pairing import (
     SAME_ROLE,
     PairMaker,
     QAPair,
+    Reading,
     SameAnswerPicker,
     at_difference,
     direction_label,
@@ -51,15 +51,12 @@ from anchorlens.protocols.swap.pairing import (
     pre_answer_token_differs,
     towards,
 )
-from anchorlens.protocols.swap.reading import Reading
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
-from anchorlens.questions.build_rows import Rows, check_rows_left, make_rows
-from anchorlens.questions.direction_rows import DirectionPicker
-from anchorlens.questions.donors import pair_positions
+from anchorlens.questions.donors import DirectionPicker, pair_positions
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
-from anchorlens.results.tables import InputTable
+from anchorlens.questions.tokens import Rows, TokenRow, check_rows_left, make_rows
+from anchorlens.runs.schema import InputTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +134,8 @@ class SwapInputs(SweepInputs):
             "corrupt": list(corrupt.values()),
             "direction": list(directions.values()),
         }
-        return InputTable(inputs, donor_ids, nulls, row_columns(truth, self.texts))
+        columns = {} if truth is None else row_columns(truth, self.texts)
+        return InputTable(inputs, donor_ids, nulls, columns)
 
     @override
     def record(self, spec: Swap) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from anchorlens.constants import draw_label
 from anchorlens.engine.hooked_passes import capture
-from anchorlens.engine.patches import Slots
+from anchorlens.engine.patches import Slots, TokenBatch, pad_rows
 from anchorlens.measure.patched_pairs import Pair, Placement, make_generator
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.prompts.batches import TokenBatch, pad_rows
 from anchorlens.questions.donors import SEGMENTS
 from anchorlens.questions.tokens import TokenRow
 from anchorlens.typing import SlotStreams

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 
 from anchorlens.engine.edges.graph import Edge, Graph
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 
 
 def circuit_logits(model, graph: Graph, kept, rows, edges: Collection[Edge], places=None):

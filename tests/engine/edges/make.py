@@ -11,8 +11,8 @@ from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.exact import edge_values
 from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
-from anchorlens.engine.metrics import LOGIT_DIFF, LogitDiffReader
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF, LogitDiffReader
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges.edge_inputs import graph_of
 
 LENGTH = 14

@@ -7,7 +7,7 @@ import torch
 
 from anchorlens.engine.edges import circuits
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns, remove_in_order
-from anchorlens.engine.metrics import LOGIT_DIFF
+from anchorlens.engine.readouts import LOGIT_DIFF
 from tests.engine.edges.hooked_circuits import circuit_logits
 from tests.engine.edges.make import Case
 from tests.tiers import choose_cases

@@ -7,7 +7,7 @@ import torch
 
 from anchorlens.engine.edges import changed_inputs
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
-from anchorlens.engine.metrics import LogitDiffReader
+from anchorlens.engine.readouts import LogitDiffReader
 from anchorlens.errors import InputError
 from tests.engine.edges.make import Case, largest_gap
 from tests.tiers import choose_cases

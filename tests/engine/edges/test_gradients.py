@@ -12,9 +12,8 @@ from anchorlens.engine.edges.attribution import attribution_scores
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
 from anchorlens.engine.readouts import Metrics
-from anchorlens.models.adapt import adapt
 from anchorlens.models.adapter import LensModel
-from anchorlens.models.load import load_model
+from anchorlens.models.load import adapt, load_model
 from anchorlens.protocols.edges.edge_inputs import graph_of
 from tests.engine.make import random_rows
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES

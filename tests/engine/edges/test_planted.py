@@ -4,8 +4,8 @@ import pytest
 
 import anchorlens as al
 from anchorlens.engine.edges.hooked_edges import ReferenceEdges
-from anchorlens.engine.metrics import LOGIT_DIFF
-from anchorlens.models.adapt import adapt
+from anchorlens.engine.readouts import LOGIT_DIFF
+from anchorlens.models.load import adapt
 from benchmarks.planted_circuits import (
     CIRCUITS,
     STEPS,

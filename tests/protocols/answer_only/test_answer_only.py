@@ -12,7 +12,7 @@ import pytest
 import anchorlens as al
 from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.errors import InputError
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.protocols.answer_only.analysis import ANALYSIS
 from anchorlens.protocols.answer_only.measurement import MEASUREMENT
 from anchorlens.protocols.answer_only.question_removal import (

@@ -10,9 +10,9 @@ import torch
 import anchorlens as al
 from anchorlens.engine.edges.circuits import Ablation, CircuitRuns
 from anchorlens.engine.edges.graph import Graph
-from anchorlens.engine.metrics import LOGIT_DIFF
+from anchorlens.engine.readouts import LOGIT_DIFF
 from anchorlens.errors import DataError, EmptySweepError, InputError
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.protocols.edges import circuit_pairs
 from anchorlens.protocols.edges.circuit_pairs import CircuitPairs
 from anchorlens.protocols.edges.edge_inputs import graph_of

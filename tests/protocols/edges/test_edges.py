@@ -38,7 +38,7 @@ def sweep(model, pairs=None, **options):
 
 @pytest.mark.slow
 def test_a_sweep_has_every_edge_of_every_pair(tiny_model):
-    from anchorlens.models.adapt import adapt
+    from anchorlens.models.load import adapt
 
     found = sweep(tiny_model("llama"), receivers="a2.*,logits")
     graph = graph_of(adapt(tiny_model("llama")))

@@ -15,9 +15,8 @@ from unittest import mock
 import numpy as np
 
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.patches import SwapBatch
+from anchorlens.engine.patches import SwapBatch, pad_rows
 from anchorlens.errors import CheckError
-from anchorlens.prompts.batches import pad_rows
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import patch_sweep
 from tests.patching.faults import (

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from anchorlens.engine.hooked_passes import last_stream
-from anchorlens.models.adapt import adapt
-from anchorlens.prompts.batches import pad_rows
+from anchorlens.engine.patches import pad_rows
+from anchorlens.models.load import adapt
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.tokenize_pairs import set_up_pairs
 from anchorlens.protocols.edges.edge_inputs import prepare_edges

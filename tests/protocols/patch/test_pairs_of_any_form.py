@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.tokenize_pairs import set_up_pairs, tokenize_pairs
 from anchorlens.protocols.patch.spec import Patch

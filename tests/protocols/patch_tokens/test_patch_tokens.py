@@ -15,9 +15,8 @@ from anchorlens.errors import EmptySweepError
 from anchorlens.protocols.patch_tokens.findings import token_patch_findings
 from anchorlens.protocols.patch_tokens.token_patches import Patcher
 from anchorlens.protocols.probe_sweep.probe_passes import ProbeUnit
-from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import Answer, RowTokenizer
+from anchorlens.questions.tokens import Answer, RowTokenizer, make_rows
 from anchorlens.results.claims import Looks, level_of
 from anchorlens.results.estimates import estimates_at
 from anchorlens.results.findings import NOT_DETECTED, NULL_MOVES, REVERSED, STANDS, TOO_FEW

@@ -12,9 +12,8 @@ from anchorlens.protocols.probe_sweep.placebo_tokens import (
     cut_variants,
     entity_positions,
 )
-from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import FewShotPrompt, QAPrompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, make_rows
 from tests.protocols.sweeps import inputs, own, swept
 from tests.questions.make import example
 

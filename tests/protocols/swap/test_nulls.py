@@ -11,7 +11,7 @@ import anchorlens as al
 from anchorlens.constants import NULL_CONTROLS
 from anchorlens.engine import reference
 from anchorlens.errors import InputError
-from anchorlens.measure.directions import gaussian_directions
+from anchorlens.measure.patched_pairs import gaussian_directions
 from anchorlens.runs.schema import CELL
 from tests.engine.make import ANCHORS, case
 from tests.questions.make import capitals, equal_lengths

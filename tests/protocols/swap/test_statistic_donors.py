@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import anchorlens as al
-from anchorlens.models.adapt import adapt
+from anchorlens.models.load import adapt
 from anchorlens.protocols.swap import statistic_donors
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
-from anchorlens.questions.build_rows import make_rows
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, make_rows
 from tests.questions.make import capitals
 from tests.torch_defaults import OTHER_DEFAULTS
 

@@ -8,7 +8,7 @@ import pytest
 
 from anchorlens.errors import EmptySweepError
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.questions.build_rows import FIXES, check_rows_left
+from anchorlens.questions.tokens import FIXES, check_rows_left
 
 PACKAGE = Path(__file__).resolve().parents[2] / "anchorlens"
 ERRORS = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
