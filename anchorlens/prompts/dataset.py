@@ -1,15 +1,13 @@
-"""Interface of a data set of prompts (questions, clean/corrupted pairs): the data set, the context
-in which a sweep prepares its inputs from it, and the message if no row is left (docs/errors.md).
+"""Interface of a data set of prompts (questions, clean/corrupted pairs), and the message of a sweep
+for which none of its rows is left (docs/errors.md).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from anchorlens.display import list_counts
-from anchorlens.errors import EmptySweepError
-from anchorlens.models.adapter import Adapter
 
 if TYPE_CHECKING:
     import pandas
@@ -96,50 +94,6 @@ class PromptDataset(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepContext:
-    """Data, model and prompt of a sweep, as a protocol prepares its inputs from them.
-
-    ``prefix`` holds the tokens that all inputs begin with; ``token_text`` maps a token id to its
-    text.
-    """
-
-    adapter: Adapter
-    model_name: str
-    data: PromptDataset
-    dropped: tuple[Dropped, ...]
-    progress: bool
-    prompt: str
-    add_bos: bool
-    prefix: tuple[int, ...]
-    token_text: Callable[[int], str]
-
-    @property
-    def prompts_sha256(self) -> str | None:
-        """Hash of the rendered prompts; None if they follow from arguments, data and tokenizer."""
-        return None
-
-    @property
-    def clock(self) -> str | None:
-        """Local time that the prompts were rendered with; None if they do not depend on it."""
-        return None
-
-
-@dataclass(frozen=True)
-class DataSource:
-    """Functions by which a protocol loads its data set and sets up a sweep.
-
-    Attributes:
-        load: (data set or user's input, seed) -> data set.
-        set_up: (adapter, data set, specification) -> context of a sweep.
-        token_text: tokenizer -> function token id -> text, as :attr:`SweepContext.token_text`.
-    """
-
-    load: Callable[[Any, int], PromptDataset]
-    set_up: Callable[[Any, Any, Any], SweepContext]
-    token_text: Callable[[Any], Callable[[int], str]]
-
-
 # Reason that dropped a pair of prompts -> fix, for the reason that dropped most of them.
 PAIR_FIXES = {
     "empty_cell": "Fill in the prompts of these pairs.",
@@ -175,30 +129,23 @@ PAIR_FIXES = {
 _TOKEN_FIX = "A segment has no token of its own. Pass longer segments."
 
 
-def check_not_empty(
-    kept: Sequence[object],
-    dropped: Sequence[Dropped],
-    what: str,
-    fixes: Mapping[str, str] = PAIR_FIXES,
-) -> None:
-    """Raise EmptySweepError with the most frequent reason and its fix if no row is left.
+def explain_drops(
+    dropped: Sequence[Dropped], what: str, fixes: Mapping[str, str] = PAIR_FIXES
+) -> str:
+    """Return the message of an EmptySweepError: the reasons that dropped all rows, and the fix of
+    the most frequent one.
 
     Args:
-        kept: Rows that are left to measure.
         dropped: Rows that were dropped, with their reasons.
         what: Description of the rows, such as ``in ioi.csv``.
         fixes: Reason -> fix.
     """
-    if kept:
-        return
     counts = Counter(row.reason for row in dropped).most_common()
     if not counts:
-        raise EmptySweepError(f"No row is left to measure {what}. Dropped: the data set is empty.")
+        return f"No row is left to measure {what}. Dropped: the data set is empty."
     reasons = list_counts(dict(counts))
     most_frequent = counts[0][0]
     fix = fixes.get(most_frequent, _TOKEN_FIX if most_frequent.endswith("_token") else "")
     first = next(row for row in dropped if row.reason == most_frequent)
     example = f" The first: {first.detail.rstrip('.')}." if first.detail else ""
-    raise EmptySweepError(
-        f"No row is left to measure {what}. Dropped: {reasons}.{example} {fix}".rstrip()
-    )
+    return f"No row is left to measure {what}. Dropped: {reasons}.{example} {fix}".rstrip()

@@ -20,7 +20,7 @@ from anchorlens.prompts.cells import (
     find_bad_character,
     replace_bad_characters,
 )
-from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, check_not_empty
+from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, explain_drops
 from anchorlens.prompts.doubtful_cells import find_doubt
 from anchorlens.prompts.invisible import ADD, ANSWER_SPACES, KEEP, join_by_space
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
@@ -275,10 +275,8 @@ def _warn_of_ids(rows: Rows, columns: Mapping[str, str]) -> None:
 
 def _check_usable_pairs(data: PairData) -> None:
     """Raise EmptySweepError if no pair is left, and warn if most rows are dropped."""
-    try:
-        check_not_empty(data.pairs, data.dropped, f"in {data.source}")
-    except EmptySweepError as why:
-        raise EmptySweepError(str(why), argument="source") from why
+    if not data.pairs:
+        raise EmptySweepError(explain_drops(data.dropped, f"in {data.source}"), argument="source")
     n_rows = len(data.pairs) + len(data.dropped)
     if 2 * len(data.dropped) > n_rows:
         counts = Counter(row.reason for row in data.dropped).most_common()

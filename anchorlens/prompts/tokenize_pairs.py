@@ -11,7 +11,7 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of, resolve_add_bos, with_bos
 from anchorlens.models.load import adapt
-from anchorlens.prompts.dataset import DataSource, Dropped, PromptDataset, RowDropped, SweepContext
+from anchorlens.prompts.dataset import Dropped, PromptDataset, RowDropped
 from anchorlens.prompts.invisible import warn_of_spaces
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import (
@@ -26,6 +26,7 @@ from anchorlens.prompts.pairs import (
     drop_pair,
     list_answers,
 )
+from anchorlens.prompts.sweep_context import DataSource, SweepContext
 
 if TYPE_CHECKING:
     import pandas

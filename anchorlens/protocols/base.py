@@ -24,7 +24,8 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.budget import OomSplitter, SweepPlan, Unit
 from anchorlens.measure.patch_plan import SHARD_FLOPS
 from anchorlens.models.adapter import Adapter, SiteLike
-from anchorlens.prompts.dataset import DataSource, Dropped, SweepContext
+from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.analysis import Analysis

@@ -13,7 +13,8 @@ from anchorlens.engine.patches import common_prefix
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of
-from anchorlens.prompts.dataset import DataSource, Dropped, PromptDataset, SweepContext
+from anchorlens.prompts.dataset import Dropped, PromptDataset
+from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.questions.datasets import QAData, load_qa
 from anchorlens.questions.example import Example
 from anchorlens.questions.prompts import (

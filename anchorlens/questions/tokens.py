@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
 from anchorlens.engine.readouts import ReadPlan
-from anchorlens.errors import InputError, SpanError
+from anchorlens.errors import EmptySweepError, InputError, SpanError
 from anchorlens.models.card import resolve_add_bos, with_bos
-from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, check_not_empty
+from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, explain_drops
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
@@ -466,4 +466,5 @@ def make_rows(
 
 def check_rows_left(kept: Sequence[object], dropped: Sequence[Dropped], what: str) -> None:
     """Raise EmptySweepError with the most frequent reason and its fix if no question is left."""
-    check_not_empty(kept, dropped, what, FIXES)
+    if not kept:
+        raise EmptySweepError(explain_drops(dropped, what, FIXES))

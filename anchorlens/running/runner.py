@@ -29,7 +29,7 @@ from anchorlens.models.card import model_card
 from anchorlens.models.devices import fix_free_memory, free_memory
 from anchorlens.models.load import adapt, as_lens_model, check_has_numbers
 from anchorlens.progress import Progress, progress, waiting
-from anchorlens.prompts.dataset import SweepContext
+from anchorlens.prompts.sweep_context import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import (
     Measurement,

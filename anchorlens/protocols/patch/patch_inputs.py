@@ -17,10 +17,10 @@ from anchorlens.engine.hooked_passes import full_reader, measure, states_at
 from anchorlens.engine.logits import Reads
 from anchorlens.engine.patches import TokenBatch, pad_rows
 from anchorlens.engine.readouts import KL
-from anchorlens.errors import RunError
+from anchorlens.errors import EmptySweepError, RunError
 from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.models.adapter import Adapter
-from anchorlens.prompts.dataset import check_not_empty
+from anchorlens.prompts.dataset import explain_drops
 from anchorlens.prompts.pairs import TokenizedPair, drop_pair
 from anchorlens.prompts.tokenize_pairs import PairContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
@@ -226,7 +226,9 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
     """Make the inputs of a sweep; pairs that the metric or the places do not allow are dropped and
     counted.
     """
-    check_not_empty(context.pairs, context.dropped, f"in {context.data.name}")
+    where = f"in {context.data.name}"
+    if not context.pairs:
+        raise EmptySweepError(explain_drops(context.dropped, where))
     adapter = context.adapter
     dropped = list(context.dropped)
     answers: dict[str, Answers] = {}
@@ -260,7 +262,8 @@ def prepare_patch(context: PairContext, spec: PairSpecification) -> PatchInputs:
             pair = _with_reads(pair, found.reads)
         made.append(pair)
     reading = replace(reading, unpatched=unpatched)
-    check_not_empty(made, dropped, f"in {context.data.name}")
+    if not made:
+        raise EmptySweepError(explain_drops(dropped, where))
     controls = _choose_controls(spec, made)
     draw = OtherPairs(spec, made, answers)
     pairs, control_counts = _with_controls(

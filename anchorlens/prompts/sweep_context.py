@@ -1,0 +1,52 @@
+"""Context of a sweep: model, data set and tokenization."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anchorlens.models.adapter import Adapter
+from anchorlens.prompts.dataset import Dropped, PromptDataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepContext:
+    """Data, model and prompt of a sweep, as a protocol prepares its inputs from them.
+
+    ``prefix`` holds the tokens that all inputs begin with; ``token_text`` maps a token id to its
+    text.
+    """
+
+    adapter: Adapter
+    model_name: str
+    data: PromptDataset
+    dropped: tuple[Dropped, ...]
+    progress: bool
+    prompt: str
+    add_bos: bool
+    prefix: tuple[int, ...]
+    token_text: Callable[[int], str]
+
+    @property
+    def prompts_sha256(self) -> str | None:
+        """Hash of the rendered prompts; None if they follow from arguments, data and tokenizer."""
+        return None
+
+    @property
+    def clock(self) -> str | None:
+        """Local time that the prompts were rendered with; None if they do not depend on it."""
+        return None
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Functions by which a protocol loads its data set and sets up a sweep.
+
+    Attributes:
+        load: (data set or user's input, seed) -> data set.
+        set_up: (adapter, data set, specification) -> context of a sweep.
+        token_text: tokenizer -> function token id -> text, as :attr:`SweepContext.token_text`.
+    """
+
+    load: Callable[[Any, int], PromptDataset]
+    set_up: Callable[[Any, Any, Any], SweepContext]
+    token_text: Callable[[Any], Callable[[int], str]]
