@@ -5,11 +5,9 @@ from html import escape
 import pandas as pd
 
 from anchorlens.constants import MIN_QUESTIONS_FOR_CLAIM, SETTINGS, P
-from anchorlens.figures.controls import control_labels
-from anchorlens.figures.hover import FEW, WEAK
-from anchorlens.figures.labels import CURVE, PATHWAYS, anchor_rank, words_of
+from anchorlens.figures.labels import CURVE, PATHWAYS, anchor_rank, control_labels, words_of
 from anchorlens.figures.palette import display_dataset
-from anchorlens.figures.traces import SIMULTANEOUS
+from anchorlens.figures.traces import FEW, SIMULTANEOUS, WEAK
 from anchorlens.results.quick_look import QUICK_NOTE
 from anchorlens.results.vocabulary import RowWords, metric_labels, row_words
 from anchorlens.statistics.bands import is_concentrated

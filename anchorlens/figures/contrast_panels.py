@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from anchorlens.constants import NULL_CONTROLS
-from anchorlens.figures.hover import CONTRASTS, contrast_head, contrast_texts
 from anchorlens.figures.labels import (
     PANEL,
     Entries,
@@ -28,9 +27,12 @@ from anchorlens.figures.layout import FRAME, ZERO, Sheet, fit_range, heading
 from anchorlens.figures.palette import translucent
 from anchorlens.figures.table import OWNER
 from anchorlens.figures.traces import (
+    CONTRASTS,
     Points,
     Trace,
     band_of,
+    contrast_head,
+    contrast_texts,
     find_crowded_panels,
     in_second_legend,
     legend_key,

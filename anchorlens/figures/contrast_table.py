@@ -8,8 +8,7 @@ import pandas as pd
 from anchorlens.constants import NULL_CONTROLS, SETTINGS
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.controls import leading_control
-from anchorlens.figures.hover import CONTRASTS, contrast_axis
+from anchorlens.figures.labels import leading_control
 from anchorlens.figures.table import (
     ENDS,
     OWNER,
@@ -19,6 +18,7 @@ from anchorlens.figures.table import (
     require_columns,
     with_intervals,
 )
+from anchorlens.figures.traces import CONTRASTS, contrast_axis
 from anchorlens.results.sweep import SweepResult
 
 _PLACE = [*OWNER, "quantity", "control", "layer"]

@@ -12,8 +12,8 @@ from plotly.subplots import make_subplots
 
 from anchorlens.display import minus
 from anchorlens.errors import InputError
-from anchorlens.figures.controls import control_labels
 from anchorlens.figures.grid_panel import DIFFERENT, Panel, make_panels
+from anchorlens.figures.labels import control_labels
 from anchorlens.figures.layout import INK, NOT_MEASURED, SLIDER, UNUSED_BUTTONS
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import in_theme

@@ -12,8 +12,7 @@ import pandas as pd
 
 from anchorlens.constants import LOGIT_DIFF, MIN_QUESTIONS_FOR_CLAIM, NULL_CONTROLS, SETTINGS, P
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.figures.controls import leading_control
-from anchorlens.figures.labels import CURVE, PATHWAYS
+from anchorlens.figures.labels import CURVE, PATHWAYS, leading_control
 from anchorlens.figures.palette import display_dataset
 from anchorlens.results.both_directions import BothDirections
 from anchorlens.results.comparison import Comparison

@@ -20,7 +20,7 @@ from anchorlens.display import short_repr
 from anchorlens.errors import InputError, RunError
 from anchorlens.protocols.registry import analysis_of, specification_of
 from anchorlens.protocols.specification import Specification
-from anchorlens.results.effects import recompute_effects
+from anchorlens.results.curve_tables import recompute_effects
 from anchorlens.runs.provenance import run_id_of
 from anchorlens.runs.schema import CELL, LOGITS, format_cell, settings_of
 from anchorlens.runs.validation import TableRows, check_inputs

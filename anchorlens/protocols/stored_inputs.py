@@ -9,8 +9,8 @@ from anchorlens.errors import RunError
 from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.tokens import Answer, TokenRow
-from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.schema import parse_positions
 
 
 @dataclass(frozen=True)

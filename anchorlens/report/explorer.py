@@ -12,8 +12,8 @@ from anchorlens.figures.palette import darken
 from anchorlens.loading.load_run import results_of
 from anchorlens.report.contents import colours_of, names_of
 from anchorlens.results.example_view import example_rows
-from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.schema import parse_positions
 from anchorlens.statistics.pathways import RANDOM
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ import pandas as pd
 
 from anchorlens.constants import NULL_CONTROLS, P
 from anchorlens.results.curve_tables import clean_values
-from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.vocabulary import metric_labels, metric_name
-from anchorlens.runs.schema import leading_metric, without_nulls
+from anchorlens.runs.schema import leading_metric, parse_positions, without_nulls
 from anchorlens.statistics.pathways import RANDOM
 
 ROLES = {

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import STATISTIC_RULES
-from anchorlens.results.row_positions import parse_positions
+from anchorlens.runs.schema import parse_positions
 
 # Columns of the measured row; the other columns of ``examples`` are in the samples too.
 _OF_ROW = [

@@ -19,8 +19,8 @@ from anchorlens.display import short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.choose_figure import main_figure
 from anchorlens.figures.export import save_html
-from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.schema import parse_positions
 
 # Largest difference of a number that is computed again, as a share of its size, or absolute below
 # 1.

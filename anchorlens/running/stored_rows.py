@@ -15,10 +15,9 @@ from anchorlens.models.card import with_bos
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_frames, compare_values
-from anchorlens.runs.schema import CELL, examples_frame, without_nulls
+from anchorlens.runs.schema import CELL, examples_frame, parse_positions, without_nulls
 
 # Allowed difference of scores and AUCs of text classifiers, whose fit ends in other last digits on
 # another processor.

@@ -1,5 +1,5 @@
 """Columns and types of the tables of a run, the version of the schema, and the rows of
-``examples.parquet``.
+``examples.parquet`` with their named token positions.
 
 A value that is missing is null in files and public frames, and "" or 0 inside the package
 (:func:`without_nulls`): grouping and joining by a column drops null keys in pandas.
@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from anchorlens.constants import SETTINGS, P
+from anchorlens.errors import RunError
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 
@@ -183,6 +184,8 @@ TABLE_COLUMNS = {
 }
 """Columns of each file, in file order. Frames for display are ordered by :func:`answer_first`."""
 
+DONOR_POSITIONS = "same_role_source:"
+"""Start of the names of positions that lie in the donor row."""
 LOGITS = (
     "logp_before",
     "logp_after",
@@ -451,3 +454,38 @@ def columns_with_values(frame: pd.DataFrame, all_columns: bool) -> list[str]:
     if all_columns or frame.empty:
         return names
     return [name for name in names if name in ALWAYS_SHOWN or frame[name].notna().any()]
+
+
+def parse_positions(row_id: object, text: object, n_tokens: int) -> dict[str, list[int]]:
+    """Return the named positions of a row.
+
+    Args:
+        row_id: Id of the row, for the message.
+        text: Value of the column ``positions``.
+        n_tokens: Number of tokens of the row. Positions of a donor that are stored with a row may
+            lie behind its end.
+
+    Raises:
+        RunError: If the text is not a JSON object of names and lists of positions in the row.
+    """
+    try:
+        found = json.loads(str(text))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _refusal(row_id, "no JSON object of names and lists")
+    for name, where in found.items():
+        if not isinstance(where, list):
+            raise _refusal(row_id, f"{name!r} has no list")
+        is_own = not name.startswith(DONOR_POSITIONS)
+        for position in where:
+            if type(position) is not int or position < 0 or (is_own and position >= n_tokens):
+                raise _refusal(row_id, f"{name!r} has {position!r}, the row has {n_tokens} tokens")
+    return found
+
+
+def _refusal(row_id: object, problem: str) -> RunError:
+    return RunError(
+        f"examples.parquet is damaged: example_id={str(row_id)!r}: positions: {problem}. Make the"
+        " run again."
+    )

@@ -3,8 +3,7 @@
 import plotly.graph_objects as go
 import pytest
 
-from anchorlens.figures.claim_marks import find_claimed_layers
-from anchorlens.figures.curves import plot_curves
+from anchorlens.figures.curves import find_claimed_layers, plot_curves
 from anchorlens.results.findings import CLAIMS, DESCRIPTION, NOT_DETECTED, Finding, Findings
 
 from .seen import told

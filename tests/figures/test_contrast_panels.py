@@ -8,8 +8,8 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.figures.contrast_table import gather_contrasts
-from anchorlens.figures.hover import CONTRASTS
 from anchorlens.figures.table import gather
+from anchorlens.figures.traces import CONTRASTS
 from anchorlens.results.findings import (
     BEYOND_CHANGE,
     BEYOND_POSITIONS,

@@ -17,9 +17,9 @@ from anchorlens.errors import InputError, did_you_mean
 from anchorlens.protocols.patch.grid_statistics import EFFECT, SHARE, GridStatistics, statistics_of
 from anchorlens.protocols.patch.spec import BY_POSITION, without_mean
 from anchorlens.protocols.patch.standing_cells import Cell, find_standing_cells
-from anchorlens.results.row_positions import parse_positions
 from anchorlens.results.sweep import SweepResult
 from anchorlens.results.vocabulary import metric_name, unit_words
+from anchorlens.runs.schema import parse_positions
 
 if TYPE_CHECKING:
     import torch

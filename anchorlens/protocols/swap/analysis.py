@@ -11,8 +11,7 @@ from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
 from anchorlens.display import drop_zero_signs
 from anchorlens.protocols.swap.anchor_contrasts import swap_contrasts
 from anchorlens.protocols.swap.findings import swap_findings
-from anchorlens.results.curve_tables import curves_frame, summary_of
-from anchorlens.results.effects import event_of_rows
+from anchorlens.results.curve_tables import curves_frame, event_of_rows, summary_of
 from anchorlens.results.findings import Findings
 from anchorlens.results.sweep import Analysis, SweepResult
 from anchorlens.runs.schema import CURVE_TYPES
