@@ -48,7 +48,8 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter, ReadSite, SiteLike
 from anchorlens.typing import Stream
 
-LANDED = "landed"
+# Metric with the evidence of what a pass wrote.
+EVIDENCE = "evidence"
 # Tokens that a prefix must save. It costs an extra product in every attention layer, and on a GPU
 # forty more operations, each of which takes as long to launch as several tokens to compute.
 _MIN_SAVED_TOKENS = {"cpu": 32, "cuda": 512, "mps": 128}
@@ -111,7 +112,7 @@ class ConeEngine(Engine):
         from memory once.
 
         All batches must be read at the same site and layer. Returns the result of :meth:`run_swaps`
-        of each batch. Its metric :data:`LANDED`, [*cells 1], is evidence of what was patched
+        of each batch. Its metric :data:`EVIDENCE`, [*cells 1], is evidence of what was patched
         (:mod:`anchorlens.engine.evidence`).
         """
         n_heads = 1
@@ -126,14 +127,13 @@ class ConeEngine(Engine):
         n_layers = self.adapter.n_layers
         lanes_of = [Lanes.windows(layers, window, n_layers) for _, layers in batches]
         plans = [SwapPlan(batch, site, n_heads) for batch, _ in batches]
-        passes = self._make_passes(plans, lanes_of, read_sites, str(site))
-        self._run(passes, on_progress)
-        finished = passes[-len(plans) :]
+        prefix_passes, passes = self._make_passes(plans, lanes_of, read_sites, str(site))
+        self._run([*prefix_passes, *passes], on_progress)
         out: list[tuple[Metrics, list[Metrics]]] = []
         for number, (batch, layers) in enumerate(batches):
-            before, after = self._measure(batch, lanes_of[number], finished[number])
+            before, after = self._measure(batch, lanes_of[number], passes[number])
             if own_evidence:
-                self._compare_outputs(batch, layers, after, own_evidence[number])
+                self._use_evidence_of_site(batch, layers, after, own_evidence[number])
             out.append((before, after))
         return out
 
@@ -152,13 +152,13 @@ class ConeEngine(Engine):
                 argument="window",
             )
         patched: list[tuple[SwapBatch, Sequence[int]]] = []
-        landed: list[Float[Tensor, "swap layer"]] = []
+        evidence: list[Float[Tensor, "swap layer"]] = []
         for batch, layers in batches:
             made = as_output_patches(self.adapter, batch, site)
             patched.append((made.batch, layers))
             if site != "z":
-                landed.append(made.landed)
-        return patched, landed
+                evidence.append(made.evidence)
+        return patched, evidence
 
     def _read_sites(self, where: ReadSite | None) -> dict[int, str]:
         """Return layer -> site of the states that are read; if None, the final residual stream."""
@@ -174,14 +174,13 @@ class ConeEngine(Engine):
         its patches.
         """
         metrics = batch.reader.metrics(self.adapter, finished.states[finished.top])
-        landed = finished.evidence()
-        landed = torch.cat([landed.new_zeros(1), landed.flatten()])[:, None]
-        metrics = Metrics({**metrics.values, LANDED: landed})
-        lane_of = sorted(range(len(lanes.order)), key=lambda lane: lanes.order[lane])
-        after = [metrics.map(itemgetter(at)) for at in _cells_of(finished, lane_of)]
+        written = finished.evidence()
+        evidence = torch.cat([written.new_zeros(1), written.flatten()])[:, None]
+        metrics = Metrics({**metrics.values, EVIDENCE: evidence})
+        after = [metrics.map(itemgetter(at)) for at in _cells_of(finished, lanes.lane_of)]
         return metrics.map(itemgetter(0)), after
 
-    def _compare_outputs(
+    def _use_evidence_of_site(
         self,
         batch: SwapBatch,
         layers: Sequence[int],
@@ -190,11 +189,12 @@ class ConeEngine(Engine):
     ) -> None:
         """Replace the evidence of heads' outputs by that of the site itself, in place.
 
-        If the output of a head is not what it should be, its difference is added.
+        The pass wrote outputs z; what was asked for is a patch at the site. If the output of a head
+        is not what it should be, its difference is added.
         """
         expected = evidence_of_streams(self.adapter, batch, batch.swaps, "z")
         for one, metrics, own_of_swap in zip(expected, after, own, strict=True):
-            metrics.values[LANDED].add_((own_of_swap - one.total)[list(layers), None])
+            metrics.values[EVIDENCE].add_((own_of_swap - one.total)[list(layers), None])
 
     @override
     def knockout_states(
@@ -212,7 +212,7 @@ class ConeEngine(Engine):
         clipped = [range(window.start, min(window.stop, layer + 1)) for window in windows]
         lanes, lane_of = Lanes.cuts(clipped)
         plan = KnockoutPlan(batch, self.adapter.shape.n_heads)
-        *prefix_passes, finished = self._make_passes([plan], [lanes], read_sites)
+        prefix_passes, (finished,) = self._make_passes([plan], [lanes], read_sites)
         self._run([*prefix_passes, finished], on_progress)
         states = finished.states[layer]
         return torch.stack([states[at] for at in _cells_of(finished, lane_of)])
@@ -230,11 +230,11 @@ class ConeEngine(Engine):
         all_layers = range(self.adapter.n_layers)
         plan = KnockoutPlan(batch, self.adapter.shape.n_heads)
         read_sites = dict.fromkeys(all_layers, str(site))
-        *prefix_passes, finished = self._make_passes([plan], [Lanes.of([layers])], read_sites)
+        prefix_passes, (finished,) = self._make_passes([plan], [Lanes.of([layers])], read_sites)
         self._run([*prefix_passes, finished], on_progress)
         states = torch.stack([finished.states[layer].float().cpu() for layer in all_layers])
         cells = [0]
-        cells += [0 if group is None else 1 + group for group in finished.layout.group_of]
+        cells += [finished.cell_of(group, 0) for group in finished.layout.group_of]
         return torch.stack([states[:, cell] for cell in cells])
 
     def last_stream(self, tokens: TokenBatch) -> Stream:
@@ -274,11 +274,12 @@ class ConeEngine(Engine):
         lanes_of: Sequence[Lanes],
         read_sites: dict[int, str],
         site: str = "",
-    ) -> list[Pass]:
-        """Return the passes of plans up to the last layer that is read, behind those that compute
-        a prefix; the first plan chooses the cached prefix.
+    ) -> tuple[list[Pass], list[Pass]]:
+        """Return the passes that compute a prefix, which run first, and those of the plans, up to
+        the last layer that is read; the first plan chooses the cached prefix.
         """
-        prefix, passes = self._choose_prefix(plans[0].shared, plans[0].rows)
+        prefix, prefix_passes = self._choose_prefix(plans[0].shared, plans[0].rows)
+        passes: list[Pass] = []
         first: Pass | None = None
         for plan, lanes in zip(plans, lanes_of, strict=True):
             n_shared = 0
@@ -300,7 +301,7 @@ class ConeEngine(Engine):
             )
             first = first or own
             passes.append(own)
-        return passes
+        return prefix_passes, passes
 
     def _run(self, passes: Sequence[Pass], on_progress: OnProgress = no_progress) -> None:
         """Run passes through the blocks together, and keep the prefix that one of them computes."""
@@ -358,13 +359,9 @@ def find_cone_obstacle(adapter: Adapter, sites: Sequence[SiteLike] = ()) -> str 
 
 
 def _cells_of(finished: Pass, lane_of: Sequence[int]) -> list[list[int]]:
-    """Return the cell of each swap or variant in each of ``lane_of``, whose -1 is the clean pass.
-
-    Cell 0 is the clean pass: the result of a swap or variant that changes no row.
-    """
-    n_lanes = len(finished.lanes.start)
+    """Return the cell of each swap or variant in some lanes, of which -1 is the clean pass."""
     cells: list[list[int]] = []
     for group in finished.layout.group_of:
-        first = None if group is None else 1 + group * n_lanes
-        cells.append([0 if first is None or lane < 0 else first + lane for lane in lane_of])
+        own = [finished.cell_of(group, lane) for lane in lane_of]
+        cells.append(own)
     return cells

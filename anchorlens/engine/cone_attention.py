@@ -15,9 +15,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.attention_group import AttentionGroup
 from anchorlens.engine.cone_layout import Cut, Layout, joint_attention
-from anchorlens.engine.patches import PatchIndex
+from anchorlens.engine.index_tables import AttentionGroup, PatchIndex
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import half_on_cpu, on
 
@@ -288,7 +287,7 @@ class DeviceIndex:
         n_cell: Number of tokens of one lane.
         positions: Positions of the clean tokens.
         cell_positions: Positions of the tokens of a lane.
-        join: Clean token that each token of a lane is copied from when the lane starts.
+        copied_from: Clean token that each token of a lane is copied from when the lane starts.
         patches: Patches; None for knockouts and clean passes.
     """
 
@@ -298,15 +297,15 @@ class DeviceIndex:
     n_cell: int
     positions: Int[Tensor, "clean_token"]
     cell_positions: Int[Tensor, "cell_token"]
-    join: Int[Tensor, "cell_token"]
+    copied_from: Int[Tensor, "cell_token"]
     patches: PatchIndex | None
 
     @classmethod
     def of(cls, layout: Layout, device: torch.device) -> "DeviceIndex":
         """Move the index tensors of a layout to a device."""
-        join: list[int] = []
+        copied_from: list[int] = []
         for cells in layout.cell_groups:
-            join += cells.join
+            copied_from += cells.copied_from
         patches = layout.patches
         return cls(
             layout=layout,
@@ -315,7 +314,7 @@ class DeviceIndex:
             n_cell=layout.n_cell_tokens,
             positions=on(device, layout.clean_rows.positions),
             cell_positions=on(device, torch.tensor(layout.cell_positions, dtype=torch.long)),
-            join=on(device, torch.tensor(join, dtype=torch.long)),
+            copied_from=on(device, torch.tensor(copied_from, dtype=torch.long)),
             patches=None if patches is None else patches.to(device),
         )
 

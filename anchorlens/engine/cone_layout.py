@@ -17,8 +17,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.attention_group import AttentionGroup
-from anchorlens.engine.patches import PatchIndex
+from anchorlens.engine.index_tables import AttentionGroup, PatchIndex
 
 
 class JointAttention(NamedTuple):
@@ -54,28 +53,28 @@ class ReadIndex:
 
     Attributes:
         tokens: Distinct tokens of the group, ascending.
-        of: Index into ``tokens`` for each read in this group.
-        index: Index of that read among all reads of the reader.
+        token_of: Index into ``tokens`` for each read in this group.
+        number_of: Number of that read among all reads of the reader.
     """
 
     tokens: tuple[int, ...]
-    of: Int[Tensor, "read"]
-    index: Int[Tensor, "read"]
+    token_of: Int[Tensor, "read"]
+    number_of: Int[Tensor, "read"]
 
     @classmethod
     def make(cls, pairs: Sequence[tuple[int, int]]) -> "ReadIndex":
         """Make the index from (read, token) pairs."""
         tokens = sorted({token for _, token in pairs})
         place = dict(zip(tokens, range(len(tokens)), strict=True))
-        of: list[int] = []
-        index: list[int] = []
+        token_of: list[int] = []
+        number_of: list[int] = []
         for read, token in pairs:
-            of.append(place[token])
-            index.append(read)
+            token_of.append(place[token])
+            number_of.append(read)
         return cls(
             tokens=tuple(tokens),
-            of=torch.tensor(of, dtype=torch.long),
-            index=torch.tensor(index, dtype=torch.long),
+            token_of=torch.tensor(token_of, dtype=torch.long),
+            number_of=torch.tensor(number_of, dtype=torch.long),
         )
 
 
@@ -86,37 +85,38 @@ class CellGroup:
     Attributes:
         first: First token of the cells in a lane.
         stop: One past their last token in a lane.
-        join: Clean token that each token is copied from when a lane starts.
+        copied_from: Clean token that each token is copied from when a lane starts.
         positions: Position of each token in its row.
         reads: Tokens that are read.
         starts: First computed position of each row.
         ends: One past the last computed position of each row.
-        bases: Clean token at position ``prefix`` of the clean row whose keys precede each row.
+        key_starts: Clean token at position ``prefix`` of the clean row whose keys precede each row.
         rows: Index of each row in the batch.
         offsets: First token of each row among the cells.
         queries: Tokens among the cells that are queries of attention: all of them, except in the
             last layer.
 
-    Behind the last attention (:meth:`of_reads`), ``first``, ``stop``, ``join``, ``positions`` and
-    ``reads`` are those of the tokens that are read; the others are those of all cells.
+    Behind the last attention (:meth:`of_reads`), ``first``, ``stop``, ``copied_from``,
+    ``positions`` and ``reads`` are those of the tokens that are read; the others are those of all
+    cells.
     """
 
     first: int
     stop: int
-    join: tuple[int, ...]
+    copied_from: tuple[int, ...]
     positions: tuple[int, ...]
     reads: ReadIndex
     starts: tuple[int, ...]
     ends: tuple[int, ...]
-    bases: tuple[int, ...]
+    key_starts: tuple[int, ...]
     rows: tuple[int, ...]
     offsets: tuple[int, ...]
     queries: tuple[int, ...]
 
-    def of_reads(self, first: int, clean_slot: Int[Tensor, "clean_token"]) -> "CellGroup":
+    def of_reads(self, first: int, new_clean: Int[Tensor, "clean_token"]) -> "CellGroup":
         """Return the group of its reads, at token ``first`` of a lane.
 
-        ``clean_slot``: new indices of clean tokens.
+        ``new_clean``: new indices of clean tokens.
         """
         tokens = self.reads.tokens
         return replace(
@@ -124,7 +124,7 @@ class CellGroup:
             queries=tokens,
             first=first,
             stop=first + len(tokens),
-            join=tuple(clean_slot[[self.join[t] for t in tokens]].tolist()),
+            copied_from=tuple(new_clean[[self.copied_from[t] for t in tokens]].tolist()),
             positions=tuple(self.positions[t] for t in tokens),
             reads=replace(self.reads, tokens=tuple(range(len(tokens)))),
         )
@@ -203,7 +203,7 @@ def make_cell_group(
     reads: Sequence[tuple[int, int]],
     *,
     first: int,
-    before: Mapping[int, int] | None = None,
+    donor_rows: Mapping[int, int] | None = None,
 ) -> CellGroup:
     """Build the tokens that one anchor or control computes in each lane.
 
@@ -214,25 +214,25 @@ def make_cell_group(
         ends: One past the last read position of each row.
         reads: Row and position of each read.
         first: Token of a lane at which they begin.
-        before: Row -> donor's clean row, if the keys before its cells are the donor's. If None,
+        donor_rows: Row -> donor's clean row, if the keys before its cells are the donor's. If None,
             all keys are the row's own.
     """
     rows = sorted(starts)
     begin: list[int] = []
     stop: list[int] = []
-    bases: list[int] = []
+    key_starts: list[int] = []
     positions: list[int] = []
-    join: list[int] = []
+    copied_from: list[int] = []
     offset: dict[int, int] = {}
     for i in rows:
         begin.append(starts[i])
         stop.append(ends[i])
-        donor = None if before is None else before.get(i)
-        bases.append(clean.starts[clean_row[i] if donor is None else donor])
-        offset[i] = len(join)
+        donor = None if donor_rows is None else donor_rows.get(i)
+        key_starts.append(clean.starts[clean_row[i] if donor is None else donor])
+        offset[i] = len(copied_from)
         first_token = clean.token(clean_row[i], starts[i])
         positions += range(starts[i], ends[i])
-        join += range(first_token, first_token + ends[i] - starts[i])
+        copied_from += range(first_token, first_token + ends[i] - starts[i])
     pairs: list[tuple[int, int]] = []
     for read, (i, position) in enumerate(reads):
         # A change has no effect on the tokens before it, so their reads are those of the clean row.
@@ -240,16 +240,16 @@ def make_cell_group(
             pairs.append((read, offset[i] + position - starts[i]))
     return CellGroup(
         first=first,
-        stop=first + len(join),
-        join=tuple(join),
+        stop=first + len(copied_from),
+        copied_from=tuple(copied_from),
         positions=tuple(positions),
         reads=ReadIndex.make(pairs),
         starts=tuple(begin),
         ends=tuple(stop),
-        bases=tuple(bases),
+        key_starts=tuple(key_starts),
         rows=tuple(rows),
         offsets=tuple(offset.values()),
-        queries=tuple(range(len(join))),
+        queries=tuple(range(len(copied_from))),
     )
 
 
@@ -300,7 +300,7 @@ class Cut:
     heads: Bool[Tensor, "head"]
 
 
-def _slots(tokens: Int[Tensor, "kept"], n: int) -> Int[Tensor, "token"]:
+def _new_indices(tokens: Int[Tensor, "kept"], n: int) -> Int[Tensor, "token"]:
     """Return the index of each of ``n`` tokens in ``tokens``; -1 if it is not there."""
     out = torch.full((n,), -1)
     out[tokens] = torch.arange(len(tokens))
@@ -382,19 +382,19 @@ class Layout:
         """
         starts: list[int] = []
         ends: list[int] = []
-        bases: list[int] = []
+        key_starts: list[int] = []
         queries: list[int] = []
         for cells in self.cell_groups[numbers.start : numbers.stop]:
             offset = sum(ends) - sum(starts)
             queries += [offset + token for token in cells.queries]
             starts += cells.starts
             ends += cells.ends
-            bases += cells.bases
+            key_starts += cells.key_starts
         return AttentionGroup.make(
             starts,
             ends,
             prefix=len(self.clean_rows.prefix),
-            base=bases,
+            base=key_starts,
             tokens=torch.tensor(queries, dtype=torch.long),
         )
 
@@ -409,9 +409,9 @@ class Layout:
             are these tokens only.
         """
         cell_tokens = self.read_cell_tokens
-        cell_slot = _slots(cell_tokens, self.n_cell_tokens)
-        clean_tokens = self._find_clean_tokens(cell_slot)
-        clean_slot = _slots(clean_tokens, len(self.clean_rows.ids))
+        new_lane = _new_indices(cell_tokens, self.n_cell_tokens)
+        clean_tokens = self._find_clean_tokens(new_lane)
+        new_clean = _new_indices(clean_tokens, len(self.clean_rows.ids))
         rows = self.clean_rows
         clean = replace(
             rows,
@@ -421,32 +421,30 @@ class Layout:
         )
         groups: list[CellGroup] = []
         for cells in self.cell_groups:
-            groups.append(cells.of_reads(groups[-1].stop if groups else 0, clean_slot))
-        reads = replace(self.reads, tokens=tuple(clean_slot[list(self.reads.tokens)].tolist()))
+            groups.append(cells.of_reads(groups[-1].stop if groups else 0, new_clean))
+        reads = replace(self.reads, tokens=tuple(new_clean[list(self.reads.tokens)].tolist()))
         patches = self.patches
         small = replace(
             self,
             clean_rows=clean,
             reads=reads,
             cell_groups=tuple(groups),
-            patches=None if patches is None else patches.within(cell_slot, clean_slot),
+            patches=None if patches is None else patches.within(new_lane, new_clean),
         )
         return small, clean_tokens, cell_tokens
 
-    def _find_clean_tokens(
-        self, cell_slot: Int[Tensor, "cell_token"]
-    ) -> Int[Tensor, "clean_token"]:
+    def _find_clean_tokens(self, new_lane: Int[Tensor, "cell_token"]) -> Int[Tensor, "clean_token"]:
         """Return the clean tokens that are read, and those that the patches of the kept tokens
         need.
 
-        ``cell_slot``: new index of each token of a lane, or -1.
+        ``new_lane``: new index of each token of a lane, or -1.
         """
         needed = [torch.tensor(self.reads.tokens, dtype=torch.long)]
         patches = self.patches
         if patches is not None:
-            kept = cell_slot[patches.cell] >= 0
-            needed.append(patches.clean[kept & (patches.clean >= 0)])
-            needed.append(patches.moved[kept[patches.moved_at]])
+            kept = new_lane[patches.lane_token] >= 0
+            needed.append(patches.clean_token[kept & (patches.clean_token >= 0)])
+            needed.append(patches.turned[kept[patches.turned_at]])
         return torch.cat(needed).unique()
 
     @classmethod
@@ -456,7 +454,7 @@ class Layout:
         n = len(clean.ids)
         reads = ReadIndex(
             tokens=tuple(range(n)),
-            of=torch.arange(n),
-            index=torch.arange(n),
+            token_of=torch.arange(n),
+            number_of=torch.arange(n),
         )
         return cls(clean_rows=clean, reads=reads)

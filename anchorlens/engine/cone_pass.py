@@ -25,7 +25,8 @@ from anchorlens.engine.cone_attention import (
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.evidence import WrittenEvidence
 from anchorlens.engine.geometry import Lanes
-from anchorlens.engine.patches import OnProgress, PatchIndex, no_progress, turn
+from anchorlens.engine.index_tables import PatchIndex
+from anchorlens.engine.patches import OnProgress, no_progress, turn
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import on
@@ -263,7 +264,7 @@ class Pass:
         if self.lanes.forked and self.n_lanes > 0:
             lane = table[index.n_clean : index.n_clean + index.n_cell]
         else:
-            lane = table[index.join]
+            lane = table[index.copied_from]
         table[n:].view(-1, *lane.shape)[:] = lane
         self.n_lanes += room // index.n_cell
         return table
@@ -279,8 +280,8 @@ class Pass:
         cells = x[self.index.n_clean :].view(self.n_lanes, self.index.n_cell, -1)
         values = self._patch_values(patches, layer, lambda tokens: x[tokens])
         for first, stop in ranges:
-            cells[first:stop, patches.cell] = values
-            self._written.add(self.index, layer, first, cells[first:stop, patches.cell])
+            cells[first:stop, patches.lane_token] = values
+            self._written.add(self.index, layer, first, cells[first:stop, patches.lane_token])
 
     def _patch_after_attention(
         self,
@@ -313,7 +314,7 @@ class Pass:
         for first, stop in self.lanes.active_ranges(block.layer):
             lanes = on(index.device, torch.arange(first, stop))[:, None]
             tokens = index.n_clean + lanes * index.n_cell + patches.tokens
-            own = torch.where(lanes < n_old, tokens, index.join[patches.tokens]).flatten()
+            own = torch.where(lanes < n_old, tokens, index.copied_from[patches.tokens]).flatten()
             streams = x[own]
             heads = z[own]
             values = None
@@ -357,14 +358,14 @@ class Pass:
         """
         given = patches.streams
         directions = patches.directions
-        if given is not None and given.shape[1] == len(patches.cell) and directions is None:
+        if given is not None and given.shape[1] == len(patches.lane_token) and directions is None:
             return given[layer].to(self.x.dtype)
-        values = at(patches.clean)
+        values = at(patches.clean_token)
         if given is not None:
             values[patches.streams_at] = given[layer].to(values.dtype)
         if directions is not None:
-            turned = turn(at(patches.moved), values[patches.moved_at], directions[layer])
-            values[patches.moved_at] = turned.to(values.dtype)
+            turned = turn(at(patches.turned), values[patches.turned_at], directions[layer])
+            values[patches.turned_at] = turned.to(values.dtype)
         return values
 
     def _read_tokens(self, n_lanes: int) -> Int[Tensor, "token"]:
@@ -374,6 +375,14 @@ class Pass:
         starts = index.n_clean + index.n_cell * torch.arange(n_lanes)[:, None]
         in_lanes = (starts + self.layout.read_cell_tokens).reshape(-1)
         return on(index.device, torch.cat([base, in_lanes]))
+
+    def cell_of(self, group: int | None, lane: int) -> int:
+        """Return the cell of a cell group in a lane: cell 0, the clean one, for no group (the
+        change of no row) and for lane -1.
+        """
+        if group is None or lane < 0:
+            return 0
+        return 1 + group * len(self.lanes.start) + lane
 
     def _gather_reads(self, streams: Tokens) -> Float[Tensor, "cell read d_model"]:
         """Return the states of all reads, clean cell first; a read that a change cannot reach has
@@ -386,7 +395,7 @@ class Pass:
         n_base = len(reads.tokens)
         n_lanes = len(self.lanes.start)
         present = self.n_lanes
-        clean = streams[:n_base][on(device, reads.of)]
+        clean = streams[:n_base][on(device, reads.token_of)]
         n_cells = 1 + len(self.layout.cell_groups) * n_lanes
         out = repeat(clean, "read d_model -> cell read d_model", cell=n_cells).clone()
         width = sum(len(cells.reads.tokens) for cells in self.layout.cell_groups)
@@ -395,9 +404,9 @@ class Pass:
         for i, cells in enumerate(self.layout.cell_groups):
             states = lanes[:, at : at + len(cells.reads.tokens)]
             # Lanes that have not started yet keep the clean states.
-            start = 1 + i * n_lanes
-            found = states[:, on(device, cells.reads.of)]
-            out[start : start + present, on(device, cells.reads.index)] = found
+            start = self.cell_of(i, 0)
+            found = states[:, on(device, cells.reads.token_of)]
+            out[start : start + present, on(device, cells.reads.number_of)] = found
             at += len(cells.reads.tokens)
         return out
 
@@ -407,20 +416,20 @@ class Pass:
         """Compute the heads' output z of the queries; None in the last block of a pass that
         computes a prefix.
         """
-        index = self.index
-        own = self._first_own(block.layer)
-        shared = None if self.follows is None else self.follows.clean
-        if shared is not None and own and not self.n_lanes:
-            return shared.z
-        q, k, v = block.project(x[own:])
-        n = index.n_clean - own
+        n_followed = self._first_own(block.layer)
+        clean = None if self.follows is None or not n_followed else self.follows.clean
+        if clean is not None and not self.n_lanes:
+            return clean.z
+        q, k, v = block.project(x[n_followed:])
+        n_clean = self.index.n_clean - n_followed
         n_clean_found = groups[0].n_found
         n_lane_found = sum(group.n_found for group in groups[1:])
         out = q.new_empty(n_clean_found + self.n_lanes * n_lane_found, *q.shape[1:])
         prefix = self._prefix_at(block.layer)
-        clean = shared
-        if not own or clean is None:
-            clean = self._attend_clean(block, q[:n], k[:n], v[:n], prefix, groups[0])
+        if clean is None:
+            clean = self._attend_clean(
+                block, q[:n_clean], k[:n_clean], v[:n_clean], prefix, groups[0]
+            )
         if clean is None:
             return None
         base = (clean.keys, clean.values)
@@ -432,11 +441,11 @@ class Pass:
             self.clean = CleanActivations(base[0].clone(), base[1].clone(), z)
         if not self.n_lanes:
             return out
-        angles = block.angles(index.cell_positions)
-        by_lane = (self.n_lanes, index.n_cell)
-        q = wide(block.rotate_(q[n:].unflatten(0, by_lane), angles)).div_(block.scale)
-        k = wide(block.rotate_(k[n:].unflatten(0, by_lane), angles))
-        v = wide(v[n:].unflatten(0, by_lane))
+        angles = block.angles(self.index.cell_positions)
+        by_lane = (self.n_lanes, self.index.n_cell)
+        q = wide(block.rotate_(q[n_clean:].unflatten(0, by_lane), angles)).div_(block.scale)
+        k = wide(block.rotate_(k[n_clean:].unflatten(0, by_lane), angles))
+        v = wide(v[n_clean:].unflatten(0, by_lane))
         in_lanes = out[n_clean_found:].view(self.n_lanes, n_lane_found, *q.shape[2:])
         cut_lanes = self.lanes.active_ranges(block.layer) if self.layout.cuts else ()
         at = 0

@@ -22,7 +22,8 @@ from anchorlens.engine.cone_layout import (
     make_cell_group,
 )
 from anchorlens.engine.geometry import Change, Ids, PassGeometry, RowGeometry
-from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, PatchIndex, SwapBatch, token_rows
+from anchorlens.engine.index_tables import PatchIndex
+from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, SwapBatch, token_rows
 from anchorlens.models.adapter import SiteLike
 
 
@@ -46,11 +47,11 @@ class KnockoutPlan:
             own = [first[i] for first in starts]
             self.geometry.add(RowGeometry.of_cuts(ids, reads_of[i], own))
         self.shared = self.geometry.shared
-        self.rows = len(self.geometry.need)
+        self.rows = len(self.geometry.clean_rows)
 
     def layout(self, prefix: int) -> Layout:
         """Return the index tensors of the batch behind a prefix of ``prefix`` tokens."""
-        clean = CleanRows.make(self.geometry.need, prefix)
+        clean = CleanRows.make(self.geometry.clean_rows, prefix)
         base = ReadIndex.make([(r, clean.token(i, p)) for r, (i, p) in enumerate(self.reads)])
         groups: list[CellGroup] = []
         cuts: list[Cut] = []
@@ -58,7 +59,7 @@ class KnockoutPlan:
         heads = torch.zeros(self.n_heads, dtype=torch.bool)
         heads[list(range(self.n_heads) if self.batch.heads is None else self.batch.heads)] = True
         for number, edges in enumerate(self.batch.edges):
-            cones = self.geometry.starts(number)
+            cones = self.geometry.cones_of(number)
             group_of.append(len(groups) if cones else None)
             if cones:
                 starts = {i: cone.start for i, cone in cones.items()}
@@ -123,12 +124,12 @@ class SwapPlan:
         self.patches = [_list_patches(swap) for swap in batch.swaps]
         self.geometry = PassGeometry(_row_geometries(batch, self.patches, self.reads, site))
         self.shared = self.geometry.shared
-        self.rows = len(self.geometry.need)
+        self.rows = len(self.geometry.clean_rows)
 
     def layout(self, prefix: int) -> Layout:
         """Return the index tensors of the batch behind a prefix of ``prefix`` tokens."""
         geometry = self.geometry
-        clean = CleanRows.make(geometry.need, prefix)
+        clean = CleanRows.make(geometry.clean_rows, prefix)
         clean_row = [geometry.clean_row(i) for i in range(len(geometry.rows))]
         base = ReadIndex.make(
             [(r, clean.token(clean_row[i], p)) for r, (i, p) in enumerate(self.reads)]
@@ -137,12 +138,12 @@ class SwapPlan:
         group_of: list[int | None] = []
         index = _PatchLists(clean, geometry)
         for number, (swap, patches) in enumerate(zip(self.batch.swaps, self.patches, strict=True)):
-            cones = geometry.starts(number)
+            cones = geometry.cones_of(number)
             group_of.append(len(groups) if cones else None)
             if not cones:
                 continue
             starts = {i: cone.start for i, cone in cones.items()}
-            before = {i: geometry.donor_row(i) for i, cone in cones.items() if cone.reads_donor}
+            donor_rows = {i: geometry.donor_row(i) for i, cone in cones.items() if cone.reads_donor}
             first = groups[-1].stop if groups else 0
             cells = make_cell_group(
                 clean,
@@ -151,7 +152,7 @@ class SwapPlan:
                 geometry.ends,
                 self.reads,
                 first=first,
-                before=before,
+                donor_rows=donor_rows,
             )
             groups.append(cells)
             offset = dict(zip(cells.rows, cells.offsets, strict=True))
@@ -174,24 +175,24 @@ class SwapPlan:
 
 
 class _PatchLists:
-    """Entries of a :class:`~anchorlens.engine.patches.PatchIndex`, in the order of patches."""
+    """Entries of a :class:`~anchorlens.engine.index_tables.PatchIndex`, in the order of patches."""
 
     def __init__(self, clean: CleanRows, geometry: PassGeometry) -> None:
         self.clean = clean
         self.geometry = geometry
-        self.cells: list[int] = []
-        self.tokens: list[int] = []
+        self.lane_tokens: list[int] = []
+        self.clean_tokens: list[int] = []
         self.heads: list[int] = []
         self.streams: list[Tensor] = []
         self.streams_at: list[int] = []
-        self.moved: list[int] = []
-        self.moved_at: list[int] = []
+        self.turned: list[int] = []
+        self.turned_at: list[int] = []
         self.directions: list[Tensor] = []
         self.is_change = False
 
     def add(self, swap: AnchorSwap, patch: _Patch, cell: int) -> None:
         """Add a patch of all heads: a token of the donor, or given streams."""
-        number = len(self.cells)
+        number = len(self.lane_tokens)
         token = -1
         if patch.source is not None:
             token = self.clean.token(self.geometry.donor_row(patch.row), patch.source)
@@ -201,11 +202,11 @@ class _PatchLists:
             self.streams.append(swap.streams[:, patch.row, patch.slot])
         if patch.row in swap.directions:
             own = self.clean.token(self.geometry.clean_row(patch.row), patch.target)
-            self.moved.append(own)
-            self.moved_at.append(number)
+            self.turned.append(own)
+            self.turned_at.append(number)
             self.directions.append(swap.directions[patch.row][:, patch.slot])
-        self.cells.append(cell)
-        self.tokens.append(token)
+        self.lane_tokens.append(cell)
+        self.clean_tokens.append(token)
 
     def add_heads(self, swap: AnchorSwap, patch: _Patch, cell: int, n_heads: int) -> None:
         """Add one patch of ``z`` for each patched head, with given streams."""
@@ -213,22 +214,22 @@ class _PatchLists:
         self.is_change = swap.is_change
         by_head = swap.streams[:, patch.row, patch.slot].unflatten(-1, (n_heads, -1))
         for head in range(n_heads) if swap.heads is None else swap.heads:
-            self.streams_at.append(len(self.cells))
+            self.streams_at.append(len(self.lane_tokens))
             self.streams.append(by_head[:, head])
             self.heads.append(head)
-            self.cells.append(cell)
-            self.tokens.append(-1)
+            self.lane_tokens.append(cell)
+            self.clean_tokens.append(-1)
 
     def tensors(self) -> PatchIndex:
         """Return the index tensors."""
         return PatchIndex(
-            cell=_indices(self.cells),
-            clean=_indices(self.tokens),
+            lane_token=_indices(self.lane_tokens),
+            clean_token=_indices(self.clean_tokens),
             streams=torch.stack(self.streams, 1) if self.streams else None,
             streams_at=_indices(self.streams_at),
             directions=torch.stack(self.directions, 1) if self.directions else None,
-            moved=_indices(self.moved),
-            moved_at=_indices(self.moved_at),
+            turned=_indices(self.turned),
+            turned_at=_indices(self.turned_at),
             heads=_indices(self.heads) if self.heads else None,
             is_change=self.is_change,
         )

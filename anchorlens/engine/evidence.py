@@ -169,7 +169,7 @@ def _make_tables(index: DeviceIndex, n_layers: int, width: int) -> _Tables:
     patches = index.layout.patches
     assert patches is not None  # the caller has written some
     group, row, position = _places_of_cells(index.layout)
-    at = patches.cell
+    at = patches.lane_token
     heads = 0 if patches.heads is None else patches.heads
     layers = torch.arange(n_layers)[:, None]
     return _Tables(
@@ -471,7 +471,7 @@ def _find_writes(
     is_within_attention = str(site) in _WITHIN_ATTENTION
     if swap.source is not None and not is_within_attention:
         alone = SwapBatch(batch.tokens, batch.reader, (swap,), batch.donors)
-        cones = SwapPlan(alone, site).geometry.starts(0)
+        cones = SwapPlan(alone, site).geometry.cones_of(0)
         start = {i: cone.start for i, cone in cones.items()}
     is_written: list[bool] = []
     is_read: list[bool] = []

@@ -135,6 +135,21 @@ class RowGeometry:
         )
 
 
+@dataclass
+class _ChangeSize:
+    """Tokens and rows of the cones of one change, and the tokens of the longest cone."""
+
+    tokens: int = 0
+    rows: int = 0
+    width: int = 0
+
+    def add(self, length: int) -> None:
+        """Add the cone of a row, of ``length`` tokens."""
+        self.tokens += length
+        self.rows += 1
+        self.width = max(self.width, length)
+
+
 class PassGeometry:
     """Geometry of the rows of a pass.
 
@@ -145,7 +160,8 @@ class PassGeometry:
 
     Attributes:
         rows: Geometry of each row.
-        need: Token ids of each clean row, donors included, and one past its last computed position.
+        clean_rows: Token ids of each clean row, donors included, and one past its last computed
+            position.
     """
 
     def __init__(
@@ -154,39 +170,35 @@ class PassGeometry:
         self.rows: list[RowGeometry] = []
         self.prefix = prefix
         self.merge = merge
-        self.need: list[tuple[Ids, int]] = []
+        self.clean_rows: list[tuple[Ids, int]] = []
         self._index: dict[Ids, int] = {}
         self._row_index: list[int] = []
         self._donor_index: list[int | None] = []
-        # Number of tokens, rows and tokens of the longest cone of each change.
-        self._groups: list[list[int]] = []
+        self._sizes: list[_ChangeSize] = []
         self._clean_tokens = 0
         for row in rows:
             self.add(row)
 
     def add(self, row: RowGeometry) -> None:
         """Add a row, with as many changes as the others."""
-        self._row_index.append(self._need(row.ids, row.end))
-        donor = self._need(row.donor, row.donor_end) if row.donor_end else None
+        self._row_index.append(self._add_clean_row(row.ids, row.end))
+        donor = self._add_clean_row(row.donor, row.donor_end) if row.donor_end else None
         self._donor_index.append(donor)
         if not self.rows:
-            self._groups = [[0, 0, 0] for _ in row.cones]
+            self._sizes = [_ChangeSize() for _ in row.cones]
         self.rows.append(row)
-        for group, cone in zip(self._groups, row.cones, strict=True):
+        for size, cone in zip(self._sizes, row.cones, strict=True):
             if cone is not None:
-                length = row.end - cone.start
-                group[0] += length
-                group[1] += 1
-                group[2] = max(group[2], length)
+                size.add(row.end - cone.start)
 
-    def _need(self, ids: Ids, stop: int) -> int:
+    def _add_clean_row(self, ids: Ids, stop: int) -> int:
         """Note that a clean row is computed up to ``stop``, and return its number."""
         number = self._index.get(ids) if self.merge else None
         if number is None:
-            number = self._index[ids] = len(self.need)
-            self.need.append((ids, self.prefix))
-        before = self.need[number][1]
-        self.need[number] = (ids, max(before, stop))
+            number = self._index[ids] = len(self.clean_rows)
+            self.clean_rows.append((ids, self.prefix))
+        before = self.clean_rows[number][1]
+        self.clean_rows[number] = (ids, max(before, stop))
         self._clean_tokens += max(before, stop) - before
         return number
 
@@ -200,7 +212,7 @@ class PassGeometry:
         assert donor is not None  # only rows that take activations of their donor have one
         return donor
 
-    def starts(self, change: int) -> dict[int, Cone]:
+    def cones_of(self, change: int) -> dict[int, Cone]:
         """Return row -> cone of a change, for the rows that have one."""
         cones = {}
         for number, row in enumerate(self.rows):
@@ -218,19 +230,20 @@ class PassGeometry:
     def shared(self) -> Ids:
         """Tokens that all clean rows begin with, before the first position that is used."""
         firsts = [row.first for row in self.rows if row.first is not None]
-        rows = [ids for ids, _ in self.need]
+        rows = [ids for ids, _ in self.clean_rows]
         return rows[0][: common_prefix(rows, min(firsts, default=0))]
 
     def size(self) -> PassSize:
         """Return the size of the pass."""
-        keys = max((stop for _, stop in self.need), default=0)
+        keys = max((stop for _, stop in self.clean_rows), default=0)
         groups = []
-        for tokens, rows, width in self._groups:
-            if rows:
-                groups.append(GroupSize(tokens, rows, width, keys))
+        for size in self._sizes:
+            group = GroupSize(size.tokens, size.rows, size.width, keys)
+            if size.rows:
+                groups.append(group)
         return PassSize(
             clean_tokens=self._clean_tokens,
-            clean_rows=len(self.need),
+            clean_rows=len(self.clean_rows),
             clean_keys=keys,
             cell_groups=tuple(groups),
             prefix=self.prefix,
@@ -277,8 +290,14 @@ def cone_start(
         return first
     alike = common_prefix([tuple(ids), tuple(donor)], min(len(ids), len(donor)))
     stop = min(max(source) + 1, *(position for position in reads if position >= first))
+    if first > alike:
+        return first
+
+    def equals_donor(position: int) -> bool:
+        return source[position] == position if position in source else position < alike
+
     start = at = first
-    while first <= alike and at < stop and (source[at] == at if at in source else at < alike):
+    while at < stop and equals_donor(at):
         at += 1
         # The donor's clean row is computed up to the last position that is patched from it.
         if at - 1 in source:
@@ -295,14 +314,14 @@ class Lanes:
         first: First changed layer of each lane.
         last: Last changed layer of each lane; below ``first`` for a copy of the first lane that is
             not changed further.
-        order: Index of each lane in the caller's list.
+        lane_of: Lane of each window in the caller's list.
         forked: Whether lanes after the first are copies of the first, not of the clean rows.
     """
 
     start: tuple[int, ...]
     first: tuple[int, ...]
     last: tuple[int, ...]
-    order: tuple[int, ...]
+    lane_of: tuple[int, ...]
     forked: bool = False
 
     @classmethod
@@ -316,10 +335,14 @@ class Lanes:
         order = sorted(range(len(windows)), key=lambda i: (windows[i].start, windows[i].stop))
         starts: list[int] = []
         lasts: list[int] = []
-        for i in order:
+        lane_of = [0] * len(windows)
+        for lane, i in enumerate(order):
+            lane_of[i] = lane
             starts.append(windows[i].start)
             lasts.append(windows[i][-1])
-        return cls(start=tuple(starts), first=tuple(starts), last=tuple(lasts), order=tuple(order))
+        return cls(
+            start=tuple(starts), first=tuple(starts), last=tuple(lasts), lane_of=tuple(lane_of)
+        )
 
     @classmethod
     def cuts(cls, windows: Sequence[range]) -> "tuple[Lanes, list[int]]":
@@ -340,7 +363,7 @@ class Lanes:
         n_full = 0
         for w in windows:
             if w:
-                lane_of.append(lanes.order.index(n_full))
+                lane_of.append(lanes.lane_of[n_full])
                 n_full += 1
             else:
                 lane_of.append(-1)
@@ -360,7 +383,7 @@ class Lanes:
             # A copy changes nothing more: its first changed layer lies behind its last.
             first=(first, *[1] * len(ends)),
             last=(last, *[0] * len(ends)),
-            order=(),
+            lane_of=(),
             forked=True,
         )
         lane_of: list[int] = []

@@ -32,12 +32,12 @@ class OutputPatches:
         batch: Swaps with ``streams`` [layer example slot (head d_head)] of z, in half precision
             its change by the patch. A patched key or value changes the query heads of its group at
             all later positions; a patched query or pattern changes its own head and position.
-        landed: Evidence of what was written at the site itself (:mod:`anchorlens.engine.evidence`),
-            on the CPU; 0 for ``z``.
+        evidence: Evidence of what was written at the site itself
+            (:mod:`anchorlens.engine.evidence`), on the CPU; 0 for ``z``.
     """
 
     batch: SwapBatch
-    landed: Float[Tensor, "swap layer"]
+    evidence: Float[Tensor, "swap layer"]
 
 
 def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPatches:
@@ -48,7 +48,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
     streams = swap_streams(adapter, batch, site)
     shape = (len(batch.swaps), adapter.n_layers)
     dtype = evidence_dtype(adapter.device)
-    landed = torch.zeros(shape, dtype=dtype, device="cpu").to(adapter.device)
+    evidence = torch.zeros(shape, dtype=dtype, device="cpu").to(adapter.device)
     made: list[AnchorSwap] = []
     for swap, own in zip(batch.swaps, streams, strict=True):
         made.append(replace(swap, source=None, directions={}, streams=own))
@@ -58,7 +58,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
         n_heads = 1 if mixed else adapter.n_heads(site)
         groups = _group_independent(made, by_position=site not in ("k", "v"), n_heads=n_heads)
         for group in groups:  # each swap is in one of them
-            z = _outputs(adapter, batch, [(made[i], site) for i in group], clean, landed, group)
+            z = _outputs(adapter, batch, [(made[i], site) for i in group], clean, evidence, group)
             # The model's own pass rounds attention in another way than the cone engine, which would
             # count as an effect. The change has no such difference.
             is_change = adapter.shape.is_half
@@ -74,7 +74,7 @@ def as_output_patches(adapter: Adapter, batch: SwapBatch, site: str) -> OutputPa
                 if key not in of_positions:
                     of_positions[key] = z[:, rows, positions]
                 made[i] = replace(own, streams=of_positions[key], is_change=is_change)
-    return OutputPatches(replace(batch, swaps=tuple(made), donors=None), landed.double().cpu())
+    return OutputPatches(replace(batch, swaps=tuple(made), donors=None), evidence.double().cpu())
 
 
 def _output_patch(
@@ -109,12 +109,12 @@ def _outputs(
     batch: SwapBatch,
     swaps: Sequence[tuple[AnchorSwap, str]],
     restored: Float[Tensor, "layer example pos all"] | None = None,
-    landed: Float[Tensor, "swap layer"] | None = None,
+    evidence: Float[Tensor, "swap layer"] | None = None,
     numbers: Sequence[int] = (),
 ) -> Float[Tensor, "layer example pos all"]:
     """Compute z of every layer with patches in each layer, of which none reaches the next layer.
 
-    ``landed``: evidence of the patches, to which that of ``swaps`` is written; ``numbers``: their
+    ``evidence``: evidence of the patches, to which that of ``swaps`` is written; ``numbers``: their
     numbers.
     """
     seen: list[Tensor] = []
@@ -133,8 +133,8 @@ def _outputs(
         for layer in layers:
             name = adapter.hook_name(site, layer)
             hooks.append((name, partial(writer.write, layer=layer)))
-            if landed is not None:
-                note = partial(writer.note, layer=layer, landed=landed, numbers=numbers)
+            if evidence is not None:
+                note = partial(writer.note, layer=layer, evidence=evidence, numbers=numbers)
                 hooks.append((name, note))
     reads: list[Hook] = [(adapter.hook_name("z", layer), read) for layer in layers]
     last_stream(adapter, batch.tokens, [*hooks, *reads])
@@ -205,17 +205,17 @@ class _Writer:
         value: Tensor,
         hook: Any,  # noqa: ARG002
         layer: int,
-        landed: Float[Tensor, "swap layer"],
+        evidence: Float[Tensor, "swap layer"],
         numbers: Sequence[int],
     ) -> Tensor:
-        """Add the evidence of a layer to that of the swaps, whose numbers in ``landed`` are
+        """Add the evidence of a layer to that of the swaps, whose numbers in ``evidence`` are
         ``numbers``.
         """
         written = self._tables_on(value.device)
         entries = by_head(value, self._site)[written.index]
         terms = project(entries, written.weights) * written.codes[layer]
         sums = terms.new_zeros(len(numbers)).index_add_(0, written.swap, terms)
-        landed[index_on(landed.device, tuple(numbers)), layer] += sums.to(landed.device)
+        evidence[index_on(evidence.device, tuple(numbers)), layer] += sums.to(evidence.device)
         return value
 
     def _tables_on(self, device: torch.device) -> _Written:

@@ -3,7 +3,6 @@ in one layer or a window of layers, of right-padded rows of token ids.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -15,8 +14,10 @@ from torch import Tensor
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import SiteLike
-from anchorlens.models.devices import on
 from anchorlens.typing import SlotStreams
+
+# Part of a direction orthogonal to the activation, below which it is parallel.
+_PARALLEL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int = 0) -> TokenBatch:
         ids[i, : len(row)] = torch.tensor(row, dtype=torch.long, device="cpu")
         mask[i, : len(row)] = True
     return TokenBatch(ids=ids, mask=mask)
+
+
+def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
+    """Return the token ids of each row, without padding."""
+    lengths = tokens.mask.sum(1).tolist()
+    return [tuple(ids[:n]) for ids, n in zip(tokens.ids.tolist(), lengths, strict=True)]
 
 
 def common_prefix(rows: Sequence[Sequence[int]], longest: int) -> int:
@@ -148,106 +155,6 @@ class KnockoutBatch:
     heads: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PatchIndex:
-    """Activations that are patched into lanes.
-
-    Attributes:
-        cell: Token of a lane that is replaced.
-        clean: Clean token whose stream replaces it; -1 for given streams.
-        streams: Given streams at every layer.
-        streams_at: Index into ``cell`` of each given stream.
-        directions: Directions towards which clean tokens are turned instead, at every layer.
-        moved: Clean token that is turned towards each direction.
-        moved_at: Index into ``cell`` of each direction.
-        heads: Head of z that is replaced by each given stream; None for other sites.
-        is_change: Whether given streams are added to the clean ones instead of replacing them.
-        tokens: Distinct tokens of a lane that are patched. Only in z a token may be patched several
-            times: in several heads.
-        entry: Index into ``tokens`` of each patch in z; for other sites equal to ``cell``.
-    """
-
-    cell: Int[Tensor, "token"]
-    clean: Int[Tensor, "token"]
-    streams: Float[Tensor, "layer given d_model"] | None
-    streams_at: Int[Tensor, "given"]
-    directions: Float[Tensor, "layer moved d_model"] | None
-    moved: Int[Tensor, "moved"]
-    moved_at: Int[Tensor, "moved"]
-    heads: Int[Tensor, "token"] | None = None
-    is_change: bool = False
-    tokens: Int[Tensor, "distinct"] = field(init=False)
-    entry: Int[Tensor, "token"] = field(init=False)
-
-    def __post_init__(self) -> None:
-        tokens = entry = self.cell
-        if self.heads is not None:
-            tokens, entry = self.cell.unique(return_inverse=True)
-        object.__setattr__(self, "tokens", tokens)
-        object.__setattr__(self, "entry", entry)
-
-    def to(self, device: torch.device) -> "PatchIndex":
-        """Return the same patches with their tensors on a device, where the clean token of given
-        streams is 0.
-        """
-        moved = copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                own = value.clamp(min=0) if name == "clean" else value
-                object.__setattr__(moved, name, on(device, own))
-        return moved
-
-    def written_heads(
-        self,
-        layer: int,
-        table: Float[Tensor, "lane token head d_head"],
-        clean: Tensor | None,
-    ) -> Float[Tensor, "lane patch d_head"]:
-        """Return the patched heads as they stand in a table, or their changes from ``clean``."""
-        at = (slice(None), self.entry, self.heads)
-        if clean is None:
-            return table[at]
-        assert self.streams is not None  # patches of z have them
-        given = self.streams[layer].to(table.dtype)
-        # A rounded sum is the change that was asked for.
-        return torch.where(table[at] == clean[at] + given, given, table[at] - clean[at])
-
-    def within(
-        self, cell_slot: Int[Tensor, "cell_token"], clean_slot: Int[Tensor, "clean_token"]
-    ) -> "PatchIndex":
-        """Return the patches of a table with fewer tokens; each slot is the new index of a token,
-        or -1.
-        """
-        kept = cell_slot[self.cell] >= 0
-        order = kept.cumsum(0) - 1
-        given = kept[self.streams_at]
-        moved = kept[self.moved_at]
-        # Indices instead of masks, for whose number of entries the host would wait.
-        streams = self.streams
-        if streams is not None:
-            streams = streams[:, on(streams.device, given.nonzero()[:, 0])]
-        directions = self.directions
-        if directions is not None:
-            directions = directions[:, on(directions.device, moved.nonzero()[:, 0])]
-        return PatchIndex(
-            cell=cell_slot[self.cell[kept]],
-            clean=torch.where(self.clean < 0, -1, clean_slot[self.clean])[kept],
-            streams=streams,
-            streams_at=order[self.streams_at[given]],
-            directions=directions,
-            moved=clean_slot[self.moved[moved]],
-            moved_at=order[self.moved_at[moved]],
-            heads=None if self.heads is None else self.heads[kept],
-            is_change=self.is_change,
-        )
-
-
-def token_rows(tokens: TokenBatch) -> list[tuple[int, ...]]:
-    """Return the token ids of each row, without padding."""
-    lengths = tokens.mask.sum(1).tolist()
-    return [tuple(ids[:n]) for ids, n in zip(tokens.ids.tolist(), lengths, strict=True)]
-
-
 def check_windows(windows: Sequence[object]) -> None:
     """Raise InputError if a window of layers is not a range of neighbouring layers."""
     for window in windows:
@@ -270,10 +177,6 @@ def window_layers(layer: int, window: int, n_layers: int) -> range:
     """
     start = layer - (window - 1) // 2
     return range(max(0, start), min(n_layers, start + window))
-
-
-# Part of a direction orthogonal to the activation, below which it is parallel.
-_PARALLEL = 1e-6
 
 
 def turn(

@@ -21,7 +21,7 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone import LANDED
+from anchorlens.engine.cone import EVIDENCE
 from anchorlens.engine.cost import rows_bytes
 from anchorlens.engine.evidence import Evidence, evidence_of_sources, is_same_evidence
 from anchorlens.engine.logits import Logits, Reads
@@ -92,7 +92,7 @@ class WrittenCells:
     Attributes:
         batch: Batch whose swaps have a ``source``.
         layers: Layers of the cells.
-        changed: Metrics of each swap, with :data:`~anchorlens.engine.cone.LANDED` [layer 1].
+        changed: Metrics of each swap, with :data:`~anchorlens.engine.cone.EVIDENCE` [layer 1].
     """
 
     batch: SwapBatch
@@ -124,12 +124,12 @@ def check_writes(
         )
         noise = cache(noise)
         for number, (swap, after) in enumerate(zip(cells.batch.swaps, cells.changed, strict=True)):
-            for at, (landed,) in enumerate(after.values[LANDED].tolist()):
+            for at, (found,) in enumerate(after.values[EVIDENCE].tolist()):
                 total, size = own[number].of_window(windows[at])
                 shares = _limits_of(adapter, noise, number, at)
-                if any(is_same_evidence(landed, total, share * size) for share in shares):
+                if any(is_same_evidence(found, total, share * size) for share in shares):
                     continue
-                off = abs(landed - total) / size if size else float("inf")
+                off = abs(found - total) / size if size else float("inf")
                 allowed = list(_limits_of(adapter, noise, number, at))[-1]
                 raise CheckError(
                     f"engine='cone': the patch of {swap.anchor} in layer {cells.layers[at]} was not"

@@ -18,7 +18,7 @@ from anchorlens.constants import SITES
 from anchorlens.display import warn
 from anchorlens.engine.agreement import differs_by_rounding
 from anchorlens.engine.choose_engine import describe_failure
-from anchorlens.engine.cone import LANDED, ConeEngine, find_cone_obstacle
+from anchorlens.engine.cone import EVIDENCE, ConeEngine, find_cone_obstacle
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.evidence import evidence_of_streams, evidence_rounding, is_same_evidence
 from anchorlens.engine.function_reader import MISSED, Call, FunctionReader
@@ -347,7 +347,7 @@ class _GridPasses:
             adapter, batch, batch.swaps, self._grid.site, rectangle.layers
         )
         for place, of_layers, evidence in zip(rectangle.places, of_places, expected, strict=True):
-            landed = of_layers.values[LANDED].tolist()
+            landed = of_layers.values[EVIDENCE].tolist()
             for layer, (found,) in zip(rectangle.layers, landed, strict=True):
                 cell = (layer, *place)
                 total, size = evidence.of_window([layer])

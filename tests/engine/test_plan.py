@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anchorlens.engine.attention_group import AttentionGroup
 from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cone_layout import JOINT_ATTENTION
 from anchorlens.engine.cost import GroupSize, PassSize, out_of_memory
 from anchorlens.engine.geometry import Lanes, cone_start
+from anchorlens.engine.index_tables import AttentionGroup
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.load import adapt
@@ -68,7 +68,7 @@ def test_lanes_join_where_their_window_begins():
     """
     lanes = Lanes.windows((5, 0, 3), 3, 6)
     assert (lanes.start, lanes.first, lanes.last) == ((0, 2, 4), (0, 2, 4), (1, 4, 5))
-    assert lanes.order == (1, 2, 0)
+    assert lanes.lane_of == (2, 0, 1)
     assert [lanes.count_lanes(layer) for layer in range(6)] == [1, 1, 2, 2, 3, 3]
     assert [lanes.active_ranges(layer) for layer in range(6)] == [
         [(0, 1)],
@@ -81,7 +81,7 @@ def test_lanes_join_where_their_window_begins():
     gap = Lanes.windows((0, 4), 1, 6)
     assert [gap.active_ranges(layer) for layer in range(6)] == [[(0, 1)], [], [], [], [(1, 2)], []]
     # A long window beside short ones: the lanes that are changed need not be neighbours.
-    long = Lanes(start=(0, 0, 1, 2), first=(0, 0, 1, 2), last=(0, 3, 1, 2), order=(0, 1, 2, 3))
+    long = Lanes(start=(0, 0, 1, 2), first=(0, 0, 1, 2), last=(0, 3, 1, 2), lane_of=(0, 1, 2, 3))
     assert [long.active_ranges(layer) for layer in range(4)] == [
         [(0, 2)],
         [(1, 3)],
@@ -97,7 +97,7 @@ def test_changed_lanes_are_those_whose_window_holds_the_layer(window):
     for layer in range(6):
         changed = [j for first, stop in lanes.active_ranges(layer) for j in range(first, stop)]
         wanted = {i for i, at in enumerate(layers) if layer in window_layers(at, window, 6)}
-        assert {lanes.order[j] for j in changed} == wanted
+        assert {i for i, lane in enumerate(lanes.lane_of) if lane in changed} == wanted
         assert max(changed, default=0) <= lanes.count_lanes(layer)
 
 
