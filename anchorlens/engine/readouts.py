@@ -13,7 +13,7 @@ that its metric needs, and computes one of these from them for many cells at onc
 logits have :class:`~anchorlens.engine.function_reader.FunctionReader`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -267,6 +267,8 @@ class AnswerReader:
 
 
 class _OneReadPerRow:
+    """Reader of one position in each row of a batch."""
+
     position: Int[Tensor, "example"]
 
     @property
@@ -336,7 +338,7 @@ class StateReader(_OneReadPerRow):
 
 
 @dataclass(frozen=True)
-class LogitDiffReader:
+class LogitDiffReader(_OneReadPerRow):
     """Reader of the logit of the answer minus that of the wrong answer, at one position of each
     row.
 
@@ -348,11 +350,6 @@ class LogitDiffReader:
     position: Int[Tensor, "example"]
     tokens: Int[Tensor, "example 2"]
     where = None
-
-    @property
-    def row(self) -> Int[Tensor, "example"]:
-        """Row of each read: 0 .. n-1."""
-        return torch.arange(len(self.position), device="cpu")
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
@@ -397,7 +394,7 @@ class AnswerProbabilityReader:
 
 
 @dataclass(frozen=True)
-class KLReader:
+class KLReader(_OneReadPerRow):
     """Reader of the KL divergence of the next-token distribution from that of the clean run, at one
     position of each row.
 
@@ -409,11 +406,6 @@ class KLReader:
     position: Int[Tensor, "example"]
     clean: Float[Tensor, "example d_model"] | None
     where = None
-
-    @property
-    def row(self) -> Int[Tensor, "example"]:
-        """Row of each read: 0 .. n-1."""
-        return torch.arange(len(self.position), device="cpu")
 
     @torch.no_grad()
     def metrics(self, adapter: Adapter, states: Float[Tensor, "*cells example d_model"]) -> Metrics:
@@ -429,11 +421,3 @@ class KLReader:
                 [(wanted.exp() * (wanted - part)).masked_fill(never, 0.0).sum(-1) for part in parts]
             ).cpu()
         return Metrics({KL: out.T.reshape(states.shape[:-1])})
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the number of tokens that two answers begin with in common."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
-        min(len(first), len(second)),
-    )

@@ -13,6 +13,7 @@ from itertools import chain
 from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
+from anchorlens.engine.cone import ConeEngine
 from anchorlens.engine.cost import (
     FULL_PASSES,
     PassSize,
@@ -29,12 +30,18 @@ from anchorlens.engine.patches import common_prefix, window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.garbage import pause_collection
 from anchorlens.measure.budget import MemoryBudget, SweepPlan, Together, halves
-from anchorlens.measure.patched_pairs import Pair, count_directions, direction_bytes
+from anchorlens.measure.patched_pairs import (
+    Pair,
+    count_directions,
+    direction_bytes,
+    group_by_places,
+)
 from anchorlens.models.adapter import Shape, SiteLike
 
 # Tokens in the top layer of a pass on a CPU beyond which a pass of fewer places is faster, and of
 # passes that run together.
-PASS_TOKENS, TOGETHER_TOKENS = 8192, 65_536
+PASS_TOKENS = 8192
+TOGETHER_TOKENS = 65_536
 # Operations of passes of a sweep that run together, which is about what a shard stores.
 SHARD_FLOPS = 1e12
 
@@ -217,7 +224,7 @@ class PairGeometries:
 
         ``of_embedding``: as in :class:`Batch`.
         """
-        key = (of_embedding, *pair.places)
+        key = (of_embedding, *pair.names)
         if key not in self._known:
             pair = pair.without_equal_positions(of_embedding=of_embedding)
             source = pair.source
@@ -234,7 +241,7 @@ class PairGeometries:
             )
         return self._known[key]
 
-    def lane(self, pair: Pair[Any], *, of_embedding: bool = False) -> int:
+    def count_lane_tokens(self, pair: Pair[Any], *, of_embedding: bool = False) -> int:
         """Return the number of tokens that a pair adds to a lane."""
         row = self.of(pair, of_embedding=of_embedding)
         return sum(row.end - cone.start for cone in row.cones if cone is not None)
@@ -283,42 +290,24 @@ def plan_swaps(
     Raises:
         InputError: If one question at one layer does not fit into ``max_memory``.
     """
-    cells = sum(len(pair.placements) for pair in pairs) * len(layers)
+    n_cells = sum(len(pair.placements) for pair in pairs) * len(layers)
     # Checked cells run with all logits of a metric function.
     of_checks = full_reader(reader)
-    memory = MemoryBudget(
-        engine,
-        max_memory,
-        batch_size,
-        cells,
-        stored_bytes,
-        of_checks.n_held_rows if isinstance(of_checks, FunctionReader) else 0,
+    budget = MemoryBudget(
+        engine=engine,
+        max_memory=max_memory,
+        batch_size=batch_size,
+        n_sample_rows=n_cells,
+        stored_bytes=stored_bytes,
+        vocab_rows=of_checks.n_held_rows if isinstance(of_checks, FunctionReader) else 0,
     )
     geometries = PairGeometries(pairs, reader, site)
-    budget = memory.budget
-    shape = engine.adapter.shape
-    # A given number of rows is that of what runs at once. A streamed model reads its weights once
-    # per group; else what is stored together bounds what is lost when a run stops.
-    if batch_size is not None:
-        most_flops = 0.0
-    elif shape.streamed is not None:
-        most_flops = float("inf")
-    else:
-        most_flops = SHARD_FLOPS
-    # A streamed model reads its weights again for a pass that does not fit beside the others.
-    is_split = (str(site), window, batch_size, engine.name) == ("resid_pre", 1, None, "cone")
-    is_split = is_split and shape.streamed is None
-    passes: list[SizedPass[Batch]] = []
     groups: list[list[SizedPass[Batch]]] = []
-    for same in _groups_of_same_places(pairs):
-        own: list[SizedPass[Batch]] = []
+    for same in group_by_places(pairs):
         whole = Batch(tuple(same), layers)
-        parts = _split_embedding(geometries, whole) if is_split else [whole]
-        for part in parts:
-            for batch in _grow_batches(engine, geometries, part, batch_size, budget):
-                own += _split_to_fit(engine, geometries, batch, window, budget)
-        passes += own
-        groups += join_passes(own, budget, most_flops)
+        groups += _pack_passes(engine, geometries, whole, window, batch_size, budget.budget)
+    passes = list(chain.from_iterable(groups))
+    shape = engine.adapter.shape
     flops = geometries.prefix * shape.n_layers * shape.block_flops
     flops += sum(one.flops for one in passes)
     terms = joint_terms(max(groups, key=joint_bytes))
@@ -336,10 +325,10 @@ def plan_swaps(
         of_rows = rows_bytes(shape, max(2, min(n_rows, fitting)), width)
         if of_rows > sum(terms.values()):
             terms = {FULL_PASSES: of_rows}
-    cost = memory.plan(
+    cost = budget.plan(
         sizes,
         rows=len({pair.base.id for pair in pairs}),
-        cells=cells,
+        cells=n_cells,
         flops=flops,
         largest_pass=sum(terms.values()),
         terms=terms,
@@ -363,16 +352,34 @@ def _batches_together(passes: Sequence[SizedPass[Batch]]) -> Together[Batch]:
     return Together(tuple(one.content for one in passes))
 
 
-def _groups_of_same_places(pairs: Sequence[Pair[Any]]) -> list[list[Pair[Any]]]:
-    """Return the pairs by their anchors and controls, which the pairs of a batch share; those with
-    most places first.
-    """
-    by_places: dict[tuple[tuple[str, str, int], ...], list[Pair[Any]]] = {}
-    for pair in pairs:
-        names = tuple(place.key for place in pair.placements)
-        by_places.setdefault(names, []).append(pair)
-    names = sorted(by_places, key=len, reverse=True)
-    return [by_places[one] for one in names]
+def _pack_passes(
+    engine: Engine,
+    geometries: PairGeometries,
+    whole: Batch,
+    window: int,
+    batch_size: int | None,
+    budget: int,
+) -> list[list[SizedPass[Batch]]]:
+    """Return the passes of pairs with the same places, in groups that run together."""
+    shape = engine.adapter.shape
+    # A streamed model reads its weights again for a pass that does not fit beside the others.
+    is_in_memory = shape.streamed is None
+    is_split = is_in_memory and batch_size is None and window == 1
+    is_split = is_split and str(geometries.site) == "resid_pre" and engine.name == ConeEngine.name
+    parts = _split_embedding(geometries, whole) if is_split else [whole]
+    passes: list[SizedPass[Batch]] = []
+    for part in parts:
+        for batch in _grow_batches(engine, geometries, part, batch_size, budget):
+            passes += _split_to_fit(engine, geometries, batch, window, budget)
+    # A given number of rows is that of what runs at once. A streamed model reads its weights once
+    # per group; else what is stored together bounds what is lost when a run stops.
+    if batch_size is not None:
+        most_flops = 0.0
+    elif is_in_memory:
+        most_flops = SHARD_FLOPS
+    else:
+        most_flops = float("inf")
+    return list(join_passes(passes, budget, most_flops))
 
 
 def _split_embedding(geometries: PairGeometries, batch: Batch) -> list[Batch]:
@@ -382,8 +389,8 @@ def _split_embedding(geometries: PairGeometries, batch: Batch) -> list[Batch]:
     others = tuple(layer for layer in batch.layers if layer > 0)
     if not others or len(others) == len(batch.layers):
         return [batch]
-    n_tokens = sum(geometries.lane(pair) for pair in batch.pairs)
-    n_changed = sum(geometries.lane(pair, of_embedding=True) for pair in batch.pairs)
+    n_tokens = sum(geometries.count_lane_tokens(pair) for pair in batch.pairs)
+    n_changed = sum(geometries.count_lane_tokens(pair, of_embedding=True) for pair in batch.pairs)
     if 2 * n_changed > n_tokens:
         return [batch]
     return [replace(batch, layers=others), Batch(batch.pairs, (0,), of_embedding=True)]
@@ -399,7 +406,7 @@ def _grow_batches(
     """Yield parts of a batch with as many pairs as memory, batch size and throughput allow."""
     n_layers = len(whole.layers)
     of = partial(geometries.of, of_embedding=whole.of_embedding)
-    lane = partial(geometries.lane, of_embedding=whole.of_embedding)
+    lane = partial(geometries.count_lane_tokens, of_embedding=whole.of_embedding)
     # Sorted by cone, for little padding; donors of a question stay together.
     ordered = sorted(whole.pairs, key=lambda pair: (lane(pair), len(pair.target.ids)))
     some: list[Pair[Any]] = []

@@ -32,6 +32,12 @@ from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.typing import SlotStreams
 
+Directions: TypeAlias = Mapping[int, Float[Tensor, "layer slot width"]]
+"""Row of a batch -> direction of each of its slots at every layer."""
+Positions: TypeAlias = tuple[int, ...]
+Captured: TypeAlias = Mapping[tuple[str, Positions], Float[Tensor, "layer _ _"]]
+"""Prompt id and positions -> activations."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -107,7 +113,7 @@ class Pair(Generic[PromptT_co]):
         return self.base.id, self.donor_id
 
     @cached_property
-    def places(self) -> tuple[object, ...]:
+    def names(self) -> tuple[object, ...]:
         """Names of the row, of its donor and of each placement."""
         return (*self.key, *(place.key for place in self.placements))
 
@@ -164,19 +170,35 @@ class Pair(Generic[PromptT_co]):
         )
         if self.source is None:
             return False
-        to, by = (
-            (place.target_positions, place.source_positions)
-            if place is not None
-            else (row.positions[anchor] for row in (self.target, self.source))
-        )
-        return [self.target.ids[i] for i in to] == [self.source.ids[i] for i in by]
+        if place is None:
+            at = self.target.positions[anchor]
+            source_at = self.source.positions[anchor]
+        else:
+            at = place.target_positions
+            source_at = place.source_positions
+        return [self.target.ids[i] for i in at] == [self.source.ids[i] for i in source_at]
 
-    def slots(self, anchor: str, *controls: str) -> int | None:
+    def count_patched(self, anchor: str, *controls: str) -> int | None:
         """Return the smallest number of patched positions over the controls; None if the pair has
         none of them at this anchor.
         """
         chosen = [p for p in self.placements if p.anchor == anchor and p.control in controls]
         return min((len(p.target_positions) for p in chosen), default=None)
+
+
+PairT = TypeVar("PairT", bound=Pair[Any])
+
+
+def group_by_places(pairs: Iterable[PairT]) -> list[list[PairT]]:
+    """Return the pairs by their anchors and controls, which the pairs of a batch share; those with
+    most places first.
+    """
+    by_places: dict[tuple[tuple[str, str, int], ...], list[PairT]] = {}
+    for pair in pairs:
+        names = tuple(place.key for place in pair.placements)
+        by_places.setdefault(names, []).append(pair)
+    names = sorted(by_places, key=len, reverse=True)
+    return [by_places[one] for one in names]
 
 
 def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
@@ -186,14 +208,13 @@ def check_stored_pairs(pairs: Iterable[Pair[Any]]) -> None:
     for pair in pairs:
         n_source = len((pair.source or pair.target).ids)
         for place in pair.placements:
-            sizes, inside = (
-                (len(place.target_positions), len(place.source_positions)),
-                max(place.source_positions, default=0) < n_source,
-            )
-            if sizes[0] != sizes[1] or not inside:
+            n_target_positions = len(place.target_positions)
+            n_source_positions = len(place.source_positions)
+            is_inside = max(place.source_positions, default=0) < n_source
+            if n_target_positions != n_source_positions or not is_inside:
                 more = (
-                    f"{sizes[0]} and {sizes[1]} positions"
-                    if inside
+                    f"{n_target_positions} and {n_source_positions} positions"
+                    if is_inside
                     else f"position {max(place.source_positions)} of {n_source} tokens"
                 )
                 raise RunError(
@@ -275,13 +296,6 @@ def _swap_of(column: Sequence[Placement], directions: Mapping[int, Tensor]) -> A
         directions=directions,
         heads=None if first.head is None else range(first.head, first.head + 1),
     )
-
-
-Directions: TypeAlias = Mapping[int, Float[Tensor, "layer slot width"]]
-"""Row of a batch -> direction of each of its slots at every layer."""
-Positions: TypeAlias = tuple[int, ...]
-Captured: TypeAlias = Mapping[tuple[str, Positions], Float[Tensor, "layer _ _"]]
-"""Prompt id and positions -> activations."""
 
 
 def gaussian_directions(label: str, n: int, width: int) -> Float[Tensor, "slot width"]:
@@ -411,7 +425,7 @@ def _capture_prompts(
         first = min(needed)
         most = 0 if adapter.shape.streamed else first
         n_shared, cache = run_prefix(adapter, tokens, most)
-        slots = [slots_of(_behind(column, n_shared)) for column in columns]
+        slots = [slots_of(_without_prefix(column, n_shared)) for column in columns]
         rest = TokenBatch(tokens.ids[:, n_shared:], tokens.mask[:, n_shared:])
         streams = capture(adapter, rest, site, slots, cache=cache, to_host=True)
         for column, values in zip(columns, streams, strict=True):
@@ -421,7 +435,7 @@ def _capture_prompts(
     return captured
 
 
-def _behind(column: Sequence[Positions], n_shared: int) -> list[Positions]:
+def _without_prefix(column: Sequence[Positions], n_shared: int) -> list[Positions]:
     """Return the positions of each row, counted after a prefix of ``n_shared`` tokens."""
     behind: list[Positions] = []
     for positions in column:

@@ -19,7 +19,7 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.budget import Together
 from anchorlens.measure.patch_plan import Batch
 from anchorlens.measure.patch_runner import PatchRunner, Values
-from anchorlens.measure.patched_pairs import MakeStreams, Pair, Placement
+from anchorlens.measure.patched_pairs import MakeStreams, Pair, Placement, group_by_places
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import ContextT, InputsT, Measurement, OnWork, Plan, SpecT
 from anchorlens.runs.schema import CELL
@@ -182,11 +182,8 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
 
     def list_cells(self, engine: Engine, inputs: InputsT, spec: Any) -> pd.DataFrame:
         """Return the keys of all samples and the columns that follow from the inputs."""
-        alike: dict[tuple[tuple[str, str, int], ...], list[Pair[Any]]] = {}
-        for pair in self.pairs(inputs):
-            alike.setdefault(tuple(place.key for place in pair.placements), []).append(pair)
         frames: list[pd.DataFrame] = []
-        for pairs in alike.values():
+        for pairs in group_by_places(self.pairs(inputs)):
             batch = Batch(tuple(pairs), tuple(inputs.layers))
             for place in pairs[0].placements:
                 rows = self._rows(inputs, spec, batch, place, {})
@@ -206,7 +203,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
 
     def _pairs_of(self, inputs: InputsT, samples: Sequence[Mapping[str, Any]]) -> list[Pair[Any]]:
         """Return the pair of each cell, with the placement of the cell alone."""
-        by_key = {(pair.base.id, pair.donor_id): pair for pair in self.pairs(inputs)}
+        by_key = {pair.key: pair for pair in self.pairs(inputs)}
         chosen: list[Pair[Any]] = []
         for cell in samples:
             pair = by_key[cell["example_id"], cell["donor_id"]]

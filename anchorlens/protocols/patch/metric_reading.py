@@ -17,6 +17,7 @@ from anchorlens.engine.alternatives import AnyAnswerDiffReader, AnyAnswerReader,
 from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric, Place
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
 from anchorlens.engine.observed_logits import observe, resolve
+from anchorlens.engine.patches import common_prefix
 from anchorlens.engine.readouts import (
     KL,
     LOGIT_DIFF,
@@ -26,7 +27,6 @@ from anchorlens.engine.readouts import (
     KLReader,
     LogitDiffReader,
     Reader,
-    common_length,
 )
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.fingerprint import call_user_function, callable_name
@@ -54,7 +54,8 @@ class Answers:
     @property
     def n_common(self) -> int:
         """Number of tokens that both begin with, after which the logit difference is read."""
-        return 0 if self.any_of else common_length(self.answer, self.wrong)
+        n = min(len(self.answer), len(self.wrong))
+        return 0 if self.any_of else common_prefix([self.answer, self.wrong], n)
 
 
 def choose_metric(metric: "str | LogitMetric", answers: Sequence[Answers]) -> "str | LogitMetric":
