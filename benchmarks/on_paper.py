@@ -26,7 +26,7 @@ from anchorlens.engine.cost import PassSize, matrix_rate, pass_bytes
 from anchorlens.models.adapter import Shape
 from anchorlens.models.hf_model import count_parameters
 from anchorlens.models.hooked.layer_loader import make_empty_model
-from anchorlens.models.hooked.streaming import Streamed
+from anchorlens.models.hooked.streaming import StreamingCost
 from anchorlens.protocols.registry import measurement_of
 from anchorlens.running import runner as driver
 
@@ -92,7 +92,9 @@ def main() -> None:
         ):
             streamed = 1.2 * n_bytes > place.memory
             held = (
-                Streamed(layer * shape.n_layers, 2 * layer + ends, place.read) if streamed else None
+                StreamingCost(layer * shape.n_layers, 2 * layer + ends, place.read)
+                if streamed
+                else None
             )
             for spec in (al.Knockout(progress=False), al.Swap(n_donors=1, progress=False)):
                 free = place.memory - (0 if streamed else n_bytes)

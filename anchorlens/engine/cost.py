@@ -177,17 +177,17 @@ def pass_memory(shape: Shape, device: torch.device, size: PassSize, lanes: int) 
     read_cells = (1 + lanes * len(size.cell_groups)) * size.reads
     rows, columns = READ_SLICE.get(device.type, READ_SLICE["cpu"])
     logits = min(read_cells, rows) * (3 * min(columns, shape.d_vocab) + 12 * shape.d_model) * 4
-    if shape.item < 4:  # a slice of the unembedding in float32
+    if shape.number_bytes < 4:  # a slice of the unembedding in float32
         logits += columns * shape.d_model * 4
     if half_in_float32(device, shape.dtype):
         logits += WIDE_SLICE * 4
     logits += size.vocab_rows * shape.d_vocab * 4
     return PassMemory(
-        streams=shape.item * tokens * shape.d_model,
-        block=shape.item * max(of_attention, of_mlp),
+        streams=shape.number_bytes * tokens * shape.d_model,
+        block=shape.number_bytes * max(of_attention, of_mlp),
         logits=logits,
-        prefix=shape.item * 2 * shape.layers_together * kv * size.prefix,
-        states=3 * read_cells * shape.d_model * max(shape.item, 4),
+        prefix=shape.number_bytes * 2 * shape.max_layers_per_device * kv * size.prefix,
+        states=3 * read_cells * shape.d_model * max(shape.number_bytes, 4),
         kernels=kernel_bytes(shape, device, tokens),
         slack=slack(device),
     )
@@ -268,7 +268,7 @@ def rows_bytes(shape: Shape, rows: int, width: int, vocab_rows: int | None = Non
     wide = 8 * shape.d_model + 4 * shape.n_heads * shape.d_head + 3 * (shape.d_mlp or shape.d_model)
     attention = 4 * shape.n_heads * width * width
     logits = 4 * shape.d_vocab * (8 * rows if vocab_rows is None else vocab_rows)
-    return rows * (width * wide + attention) * max(shape.item, 4) + logits + BUFFERS
+    return rows * (width * wide + attention) * max(shape.number_bytes, 4) + logits + BUFFERS
 
 
 def rows_flops(shape: Shape, rows: int, width: int) -> float:

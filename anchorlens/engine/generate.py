@@ -99,7 +99,7 @@ def _rows_at_once(adapter: Adapter, width: int, batch_size: int | None) -> int:
         return rows_per_batch(adapter.shape, adapter.devices, width, batch_size)
     # Keys and values of all layers stay in memory.
     shape = adapter.shape
-    cached = 2 * shape.layers_together * shape.n_kv_heads * shape.d_head * shape.item
+    cached = 2 * shape.max_layers_per_device * shape.n_kv_heads * shape.d_head * shape.number_bytes
     by_memory = (free_memory(adapter.devices) // 2 - shape.peak_weight_bytes) // (
         rows_bytes(shape, 1, width) - BUFFERS + width * cached
     )

@@ -252,7 +252,7 @@ def count_together(shape: Shape, budget: int, n_rows: int, n_pos: int) -> int:
         n_pos: Number of tokens of a row.
     """
     # The logits of all positions, and a copy that the metric gets.
-    logits = 2 * n_pos * shape.d_vocab * shape.item
+    logits = 2 * n_pos * shape.d_vocab * shape.number_bytes
     by_memory = budget // (n_rows * (rows_bytes(shape, 1, n_pos) + logits))
     return max(1, min(by_memory, _TOGETHER // (n_rows * n_pos)))
 

@@ -127,7 +127,7 @@ class SizedPass(Generic[T]):
         n_layers = len(starts)
         n_tokens = size.clean_tokens + n_layers * size.lane
         shape = engine.adapter.shape
-        held = slack(engine.adapter.device) * shape.d_model * shape.item
+        held = slack(engine.adapter.device) * shape.d_model * shape.number_bytes
         return cls(
             content=content,
             n_tokens=n_tokens,

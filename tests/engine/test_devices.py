@@ -258,7 +258,7 @@ def test_a_live_model_whose_blocks_lie_anywhere(tiny, devices, family):
         torch.nn.Module.to(part, SECOND)
     torch.nn.Module.to(live.blocks[0].ln1, FIRST if family == "llama" else SECOND)
     adapter = adapt(live)
-    assert (adapter.devices, adapt(live).shape.layers_together) == ((FIRST, SECOND), 2)
+    assert (adapter.devices, adapt(live).shape.max_layers_per_device) == ((FIRST, SECOND), 2)
     engine = choose_engine(adapter, "cone", range(30, 50))
     assert engine.name == "cone"
     how, batch = (
@@ -332,7 +332,7 @@ def test_the_fullest_device_decides_how_much_is_taken(tiny):
         adapter = adapt(load(tiny("llama"), 2))
         assert free_memory(adapter.devices) == gib
         assert free_memory(adapter.devices[:1]) == 3 * gib
-        assert (adapter.shape.n_layers, adapter.shape.layers_together) == (3, 2)
+        assert (adapter.shape.n_layers, adapter.shape.max_layers_per_device) == (3, 2)
         rows = rows_per_batch(adapter.shape, adapter.devices, 2, None, None)
         assert rows == rows_per_batch(adapter.shape, adapter.devices[1:], 2, None, None)
     with pretended(2, [3 * gib, 2**26]):

@@ -19,7 +19,7 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.transformer_block import TransformerBlock
 from typing_extensions import override
 
-from anchorlens.models.adapter import STREAM, Streamed
+from anchorlens.models.adapter import STREAM, StreamingCost
 from anchorlens.models.hooked.layer_loader import LayerLoader, set_parameter, substitute_parameters
 from anchorlens.models.hooked.weight_files import touch
 from anchorlens.models.hooked.weights import cast_tensor, check_names
@@ -46,14 +46,14 @@ class Stream:
         self.known: tuple[object, dict[str, str]] | None = None
 
     @property
-    def sizes(self) -> Streamed:
+    def sizes(self) -> StreamingCost:
         """Costs of streaming, with the rate measured so far."""
         # Two layers, a matrix that TransformerLens's MLP transposes, concatenated experts, and ends
         # that are not views of a file.
         rate = self._bytes / self._seconds if self._seconds else float("inf")
         matrix = max(p.numel() * p.element_size() for p in self.model.blocks.parameters())
         peak = 2 * max(self._layer_bytes) + matrix + self.loader.joined_bytes + self.resident_bytes
-        return Streamed(sum(self._layer_bytes), peak, rate)
+        return StreamingCost(sum(self._layer_bytes), peak, rate)
 
     @contextmanager
     def load_layer(self, layer: int) -> Iterator[None]:
