@@ -152,7 +152,7 @@ def _function_every(
         name: Name of the function.
         functions: Kind of activation -> the function that patches it.
         axes: Axes of the result behind the kind.
-        activations: What the functions patch, for the docstring.
+        activations: Patched activations, for the docstring.
         notes: Further sentences of the docstring.
     """
 
