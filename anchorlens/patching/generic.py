@@ -166,12 +166,7 @@ def _shape_values(
     """Return the values of some runs with the axes [metric *axes], and an axis of examples with
     ``reduce="none"``.
 
-    Args:
-        values: Values of each run: of all metrics, of ``n_examples`` examples each.
-        axes: Sizes of the axes that the runs are arranged by.
-        n_metrics: Number of metrics.
-        n_examples: Number of examples; None for a scalar per metric.
-        reduce: As in :func:`generic_activation_patch`.
+    A run has the values of all metrics, of ``n_examples`` examples each; if None, a scalar each.
     """
     n_values = n_metrics * (n_examples or 1)
     table = torch.stack(list(values)) if values else torch.empty(0, n_values, device="cpu")
