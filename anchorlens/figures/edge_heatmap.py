@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from anchorlens.display import minus, three_digits
-from anchorlens.figures.layout import INK, NOT_MEASURED, UNUSED_BUTTONS
+from anchorlens.figures.layout import INK, heatmap_layout, heatmap_title
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import in_theme
 from anchorlens.protocols.edges.edge_result import EdgeMatrix, EdgeResult
@@ -15,9 +15,8 @@ from anchorlens.results.quick_look import QUICK_NOTE
 from anchorlens.results.vocabulary import metric_name, row_words, unit_words
 
 _MOST_LABELS = 46
-_ROW = 14
-_LEAST_INNER, _MOST_INNER = 260, 900
-_TOP, _BOTTOM = 100, 110
+_TOP = 100
+_BOTTOM = 110
 _DIRECTIONS = {
     "denoising": "clean contributions into the corrupted run",
     "noising": "corrupted contributions into the clean run",
@@ -92,28 +91,17 @@ def plot_edges(
             hoverinfo="skip",
         )
     )
-    inner = min(_MOST_INNER, max(_LEAST_INNER, _ROW * len(matrix.senders)))
     heading = title or _heading(result, quantity, control)
     figure.update_layout(
-        template="plotly_white",
-        font={"size": 12, "color": INK},
-        paper_bgcolor="white",
-        plot_bgcolor=NOT_MEASURED,
-        showlegend=False,
-        modebar={"remove": UNUSED_BUTTONS},
-        title={
-            "text": _title(heading, result, matrix),
-            "font": {"size": 13},
-            "x": 0.02,
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 24},
-        },
-        height=inner + _TOP + _BOTTOM,
-        width=width,
-        margin={"t": _TOP, "b": _BOTTOM, "l": 70, "r": 20},
-        meta={"caption": _caption(result, matrix, quantity, control)},
+        heatmap_layout(
+            title=_title(heading, result, matrix),
+            caption=_caption(result, matrix, quantity, control),
+            n_rows=len(matrix.senders),
+            top=_TOP,
+            bottom=_BOTTOM,
+            left=70,
+            width=width,
+        )
     )
     figure.update_xaxes(_axis(matrix.receivers, "Receiver"), tickangle=-60)
     figure.update_yaxes(_axis(matrix.senders, "Sender"), range=[len(matrix.senders) - 0.5, -0.5])
@@ -168,10 +156,7 @@ def _title(heading: str, result: EdgeResult, matrix: EdgeMatrix) -> str:
     marks = ["grey: no edge, or not measured"]
     if matrix.stands.any():
         marks.insert(0, "dots: edges that stand")
-    first = f'<span style="font-size:16px"><b>{escape(heading, quote=False)}</b></span>'
-    small = '<span style="font-size:12px;color:#555555">{}</span>'
-    lines = [about, "; ".join(marks)]
-    return "<br>".join([first, *(small.format(escape(line, quote=False)) for line in lines)])
+    return heatmap_title(heading, [about, "; ".join(marks)])
 
 
 def _caption(result: EdgeResult, matrix: EdgeMatrix, quantity: str, control: str) -> str:

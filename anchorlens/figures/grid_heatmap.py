@@ -14,7 +14,7 @@ from anchorlens.display import minus
 from anchorlens.errors import InputError
 from anchorlens.figures.grid_panel import DIFFERENT, Panel, make_panels
 from anchorlens.figures.labels import control_labels
-from anchorlens.figures.layout import INK, NOT_MEASURED, SLIDER, UNUSED_BUTTONS
+from anchorlens.figures.layout import INK, SLIDER, heatmap_layout, heatmap_title
 from anchorlens.figures.notebook_figure import NotebookFigure
 from anchorlens.figures.palette import in_theme
 from anchorlens.protocols.patch.patch_result import ESTIMATE, MEAN, PatchGrid, PatchResult
@@ -23,9 +23,6 @@ from anchorlens.results.vocabulary import metric_name, row_words, unit_words
 
 # Pairs of the slider besides the mean; a page of more would be slow.
 _MOST_PAIRS = 100
-_ROW = 14
-_LEAST_INNER = 260
-_MOST_INNER = 900
 _TOP = 92
 _PANEL_TITLE = 22
 _BOTTOM = 140
@@ -97,32 +94,20 @@ def plot_grids(
             figure.add_trace(trace, row=1, col=column)
         figure.update_xaxes(panel.x_axis(is_alone=is_alone), row=1, col=column)
         figure.update_yaxes(panel.y_axis(), row=1, col=column)
-    inner = min(_MOST_INNER, max(_LEAST_INNER, _ROW * max(len(panel.rows) for panel in shown)))
     heading = title or _heading(results, shown[0].grid, control)
     has_slider = len(names) > 1
     top = _TOP + (0 if is_alone else _PANEL_TITLE)
     bottom = _BOTTOM + SLIDER * has_slider
     figure.update_layout(
-        template="plotly_white",
-        font={"size": 12, "color": INK},
-        paper_bgcolor="white",
-        plot_bgcolor=NOT_MEASURED,
-        showlegend=False,
-        modebar={"remove": UNUSED_BUTTONS},
-        title={
-            "text": _title(heading, shown, has_own_scales=has_own_scales),
-            # This size sets the line spacing; each line has its size in its text.
-            "font": {"size": 13},
-            "x": 0.02,
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 24},
-        },
-        height=inner + top + bottom,
-        width=width,
-        margin={"t": top, "b": bottom, "l": 60, "r": 20},
-        meta={"caption": _caption(shown, quantity, control, has_own_scales=has_own_scales)},
+        heatmap_layout(
+            title=_title(heading, shown, has_own_scales=has_own_scales),
+            caption=_caption(shown, quantity, control, has_own_scales=has_own_scales),
+            n_rows=max(len(panel.rows) for panel in shown),
+            top=top,
+            bottom=bottom,
+            left=60,
+            width=width,
+        )
     )
     figure.update_layout(_colour_axes(shown, quantity, has_own_scales=has_own_scales))
     if has_own_scales:
@@ -285,11 +270,7 @@ def _title(heading: str, panels: Sequence[Panel], *, has_own_scales: bool) -> st
     if has_own_scales:
         marks.append("colour scales differ")
     lines = [about, "; ".join(marks), *dict.fromkeys(panel.grid.note for panel in panels)]
-    first = f'<span style="font-size:16px"><b>{escape(heading, quote=False)}</b></span>'
-    small = '<span style="font-size:12px;color:#555555">{}</span>'
-    return "<br>".join(
-        [first, *(small.format(escape(line, quote=False)) for line in lines if line)]
-    )
+    return heatmap_title(heading, lines)
 
 
 def _has_gaps(panel: Panel) -> bool:

@@ -51,6 +51,10 @@ _PIXELS = {
     "size": 12,
 }
 SLIDER = 54  # height of a slider in pixels
+# Heights of a heatmap in pixels: of a row of cells, and the least and most of all rows.
+_CELL_HEIGHT = 14
+_LEAST_CELLS = 260
+_MOST_CELLS = 900
 _COLUMNS = (4, 2, 1)  # of the legend; even, so that question and answer stand side by side
 # Width in pixels of a letter of the heading and of the legend, in DejaVu Sans, the widest fallback
 # font.
@@ -428,3 +432,58 @@ def _step(span: int, most: int) -> int:
     """
     steps = (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 1000, span + 1)
     return next(step for step in steps if span / step <= most)
+
+
+def heatmap_title(title: str, lines: Iterable[str]) -> str:
+    """Return the title of a heatmap with lines of smaller text below it; empty ones are left
+    out.
+    """
+    parts = [f'<span style="font-size:16px"><b>{escape(title, quote=False)}</b></span>']
+    parts += [_NEXT_LINE.format(escape(line, quote=False)) for line in lines if line]
+    return "<br>".join(parts)
+
+
+def heatmap_layout(
+    *,
+    title: str,
+    caption: str,
+    n_rows: int,
+    top: int,
+    bottom: int,
+    left: int,
+    width: int | None,
+) -> dict[str, Any]:
+    """Return the layout of a heatmap.
+
+    Args:
+        title: Title of :func:`heatmap_title`.
+        caption: Caption of the figure.
+        n_rows: Number of rows of cells.
+        top: Margin above the cells in pixels.
+        bottom: Margin below the cells in pixels.
+        left: Margin beside the cells in pixels.
+        width: Width in pixels. If None, that of the page.
+    """
+    inner = min(_MOST_CELLS, max(_LEAST_CELLS, _CELL_HEIGHT * n_rows))
+    return {
+        "template": "plotly_white",
+        "font": {"size": 12, "color": INK},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": NOT_MEASURED,
+        "showlegend": False,
+        "modebar": {"remove": UNUSED_BUTTONS},
+        "title": {
+            "text": title,
+            # This size sets the line spacing; each line has its size in its text.
+            "font": {"size": 13},
+            "x": 0.02,
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"t": 24},
+        },
+        "height": inner + top + bottom,
+        "width": width,
+        "margin": {"t": top, "b": bottom, "l": left, "r": 20},
+        "meta": {"caption": caption},
+    }

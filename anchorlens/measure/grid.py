@@ -77,8 +77,8 @@ class GridRequest:
         site: Patched site.
         columns: Meaning of an index after the layer: ``pos``, ``head`` or ``key``.
         cells: Cells, with the layer first.
-        is_stateless: Function called after the first call of the metric; returns whether that call
-            left the state of the metric as it was.
+        has_same_state: Function called after the first call of the metric; returns whether that
+            call left the state of the metric as it was.
         positions: Positions that the metric is declared to read, in addition to those that it is
             seen to read.
     """
@@ -91,7 +91,7 @@ class GridRequest:
     site: str
     columns: tuple[str, ...]
     cells: Sequence[Index]
-    is_stateless: Callable[[], bool]
+    has_same_state: Callable[[], bool]
     positions: Sequence[int] = ()
 
 
@@ -104,27 +104,29 @@ def measure_grid(request: GridRequest) -> list[Tensor]:
         InputError: If the model has no such site, such as ``resid_mid`` where attention and MLP are
             parallel, or the cache lacks an activation or its batch axis.
     """
-    request, grid, unpatched = _read_activations(request)
+    request, grid, logits = _read_activations(request)
     cells = list(dict.fromkeys(request.cells))
     n_rows, n_pos = request.tokens.shape
     differing = [cell for cell in cells if grid.is_changed(cell)]
-    observed = Logits.of(unpatched)
+    observed = Logits.of(logits)
     checked, before = _measure_first(request, grid, cells, differing, observed)
     # A cell that acts behind all positions that are read on the unpatched logits leaves all of
     # these as they are.
-    last = max((row % n_pos for row in observed.reads), default=-1)
+    call = Call(first=0, n_rows=n_rows, length=n_pos, n_values=len(before))
+    last = max((call.place(row)[1] for row in observed.reads), default=-1)
     changed = [cell for cell in differing if grid.first(cell[1:]) <= last]
-    reads = union_of_reads([observed.reads, *(cell.reads for cell in checked)])
+    declared: Reads = {}
     for row in range(n_rows):
-        declared: Reads = {row * n_pos + position: set() for position in request.positions}
-        reads = union_of_reads([reads, declared])
+        for position in request.positions:
+            declared[_flat_position(row, position, n_pos)] = set()
+    reads = union_of_reads([observed.reads, *(cell.reads for cell in checked), declared])
     reader = FunctionReader.of_reads(
         "value",
-        lambda _, logits: request.metric(logits),
-        [Call(0, n_rows, n_pos, len(before))],
+        lambda _, patched: request.metric(patched),
+        [call],
         [reads],
-        unpatched.dtype,
-        unpatched=lambda place: unpatched[place],
+        logits.dtype,
+        unpatched=lambda place: logits[place],
     )
     noise = None
     if grid.adapter.shape.is_half:
@@ -150,6 +152,11 @@ def measure_grid(request: GridRequest) -> list[Tensor]:
     return [values[index] for index in request.cells]
 
 
+def _flat_position(row: int, position: int, n_pos: int) -> int:
+    """Return the row of [(batch pos) d_vocab] that holds a position, as reads are counted."""
+    return row * n_pos + position
+
+
 def _read_activations(
     request: GridRequest,
 ) -> tuple[GridRequest, GridCells, Float[Tensor, "batch pos d_vocab"]]:
@@ -168,7 +175,7 @@ def _read_activations(
     if reason is not None:
         raise NotMeasured(reason)
     tokens = request.tokens.to(adapter.device)
-    own, unpatched = run_with_capture(adapter, request.model, tokens, site)
+    corrupted, logits = run_with_capture(adapter, request.model, tokens, site)
     layers = {cell[0] for cell in request.cells}
     is_token = torch.ones_like(tokens, dtype=torch.bool, device="cpu")
     grid = GridCells(
@@ -176,10 +183,10 @@ def _read_activations(
         site=site,
         columns=request.columns,
         tokens=TokenBatch(tokens.cpu(), is_token),
-        clean=clean_activations(adapter, request.cache, site, own, layers),
-        own=own,
+        clean=clean_activations(adapter, request.cache, site, corrupted, layers),
+        corrupted=corrupted,
     )
-    return replace(request, tokens=tokens), grid, unpatched
+    return replace(request, tokens=tokens), grid, logits
 
 
 def _measure_first(
@@ -187,7 +194,7 @@ def _measure_first(
     grid: GridCells,
     cells: Sequence[Index],
     differing: Sequence[Index],
-    unpatched: Logits,
+    observed: Logits,
 ) -> tuple[list[CheckedCell], Float[Tensor, "value"]]:
     """Measure some cells with full forward passes, and the metric of the unpatched logits."""
     adapter = grid.adapter
@@ -210,7 +217,7 @@ def _measure_first(
 
     def after_first(value: Tensor) -> bool:
         known[chosen[0]] = value
-        return request.is_stateless()
+        return request.has_same_state()
 
     try:
         metric = _on_host(request.metric)
@@ -218,7 +225,7 @@ def _measure_first(
         if not checked:
             reason = "the metric keeps state between its calls, so that their order matters"
             raise NotMeasured(reason, known)
-        return checked, observe(metric, unpatched)
+        return checked, observe(metric, observed)
     # A metric can raise anything; one forward pass per cell calls it as TransformerLens does.
     except Exception as why:
         if isinstance(why, (AnchorlensError, NotMeasured)) or out_of_memory(why):
@@ -278,7 +285,7 @@ class _GridPasses:
         self._engine = ConeEngine(grid.adapter)
         self._before = before
         self._reader = reader
-        self._unpatched: list[Tensor] = []
+        self._values_unpatched: list[Tensor] = []
 
     def run(self, cells: Sequence[Index], *, everywhere: bool = False) -> None:
         """Measure cells.
@@ -320,7 +327,7 @@ class _GridPasses:
         """Take the values of a pass, if what it wrote is right."""
         alone, of_places = result
         if not alone.values[MISSED].any():
-            self._unpatched.append(alone.values["value"])
+            self._values_unpatched.append(alone.values["value"])
         self._check_evidence(rectangle, batch, of_places, wanted)
         for place, of_layers in zip(rectangle.places, of_places, strict=True):
             found = of_layers.values
@@ -423,7 +430,7 @@ class _GridPasses:
                 exact=cell.value,
                 is_rounding=rounding(cell.index, after=found),
             )
-        for found in self._unpatched:
+        for found in self._values_unpatched:
             yield ComparedCell(
                 cell=None,
                 found=found,

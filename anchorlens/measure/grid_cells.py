@@ -61,7 +61,7 @@ class GridCells:
         columns: Meaning of an index after its layer: ``pos``, ``head`` or ``key``.
         tokens: Corrupted tokens.
         clean: Clean activations.
-        own: Corrupted activations.
+        corrupted: Corrupted activations.
     """
 
     adapter: Adapter
@@ -69,7 +69,7 @@ class GridCells:
     columns: tuple[str, ...]
     tokens: TokenBatch
     clean: Activations
-    own: Activations
+    corrupted: Activations
 
     @cached_property
     def differs(self) -> Bool[Tensor, "layer pos head width"]:
@@ -79,8 +79,8 @@ class GridCells:
         NaN and infinite values count as different. Positions before the first token that differs
         have equal bits if both runs had one batch shape; else they are computed.
         """
-        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[self.own.element_size()]
-        differs = (self.clean.view(bits) != self.own.view(bits)) | ~self.clean.isfinite()
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[self.corrupted.element_size()]
+        differs = (self.clean.view(bits) != self.corrupted.view(bits)) | ~self.clean.isfinite()
         differs = differs.any(1)
         return (differs if "key" in self.columns else differs.any(-1, keepdim=True)).cpu()
 
@@ -125,7 +125,7 @@ class GridCells:
         streams = self.clean[:, :, some]
         if "key" in at:
             entry = streams[..., at["head"], at["key"]]
-            streams = self.own[:, :, some].clone()
+            streams = self.corrupted[:, :, some].clone()
             streams[..., at["head"], at["key"]] = entry
         heads = range(at["head"], at["head"] + 1) if "head" in at else None
         return AnchorSwap(
@@ -239,7 +239,7 @@ def clean_activations(
     adapter: Adapter,
     cache: Cache | Mapping[str, Tensor],
     site: str,
-    own: Activations,
+    corrupted: Activations,
     layers: Iterable[int],
 ) -> Activations:
     """Return the clean activations of some layers, and the corrupted ones of the others.
@@ -248,15 +248,15 @@ def clean_activations(
         InputError: If the cache lacks an activation or its batch axis.
         NotMeasured: If it has another shape.
     """
-    clean = own.clone()
+    clean = corrupted.clone()
     for layer in sorted(layers):
         value = read_activation(adapter, cache, site, layer)
-        if value.shape[1:] != own.shape[2:] or len(value) not in (1, own.shape[1]):
+        if value.shape[1:] != corrupted.shape[2:] or len(value) not in (1, corrupted.shape[1]):
             raise NotMeasured(
                 f"the clean cache has other shapes: {tuple(value.shape)} instead of"
-                f" {tuple(own.shape[1:])}"
+                f" {tuple(corrupted.shape[1:])}"
             )
-        clean[layer] = value.to(clean).expand(own.shape[1:])
+        clean[layer] = value.to(clean).expand(corrupted.shape[1:])
     return clean
 
 

@@ -48,6 +48,13 @@ Examples:
     ... )
 """
 
+_DOC_EVERY = """Patch {activations}, in this
+order: [kind {axes}].
+
+{notes}``reduce``, ``baseline`` and ``positions``: see
+:func:`anchorlens.patching.generic.generic_activation_patch`.
+"""
+
 
 # No return type, so that type checkers show the signature of the function.
 def _function(name: str, activation: str, setter: PatchSetter, axes: tuple[str, ...]):
@@ -93,8 +100,7 @@ _HEAD = layer_head_vector_patch_setter
 _PATTERN = layer_head_pattern_patch_setter
 _PATTERN_BY_POS = layer_head_pos_pattern_patch_setter
 _PATTERN_ENTRY = layer_head_dest_src_pos_pattern_patch_setter
-_HEAD_KINDS = ("out", "q", "k", "v", "pattern")
-_BLOCK_KINDS = ("resid_pre", "attn_out", "mlp_out")
+_FEWER_HEADS = "Keys and values of grouped queries have fewer heads; the missing ones are 0."
 get_act_patch_resid_pre = _function("resid_pre", "resid_pre", _BY_POS, ("layer", "pos"))
 get_act_patch_resid_mid = _function("resid_mid", "resid_mid", _BY_POS, ("layer", "pos"))
 get_act_patch_attn_out = _function("attn_out", "attn_out", _BY_POS, ("layer", "pos"))
@@ -131,121 +137,105 @@ get_act_patch_attn_head_pattern_all_pos = _function(
 )
 
 
-def get_act_patch_attn_head_all_pos_every(
-    model: LensModel,
-    corrupted_tokens: Tensor,
-    clean_cache: Cache,
-    metric: Metric | Mapping[str, Metric],
-    *,
-    reduce: str = "scalar",
-    baseline: bool = False,
-    positions: Sequence[int] | None = None,
-) -> Any:
-    """Patch outputs, queries, keys, values and patterns of every head at all positions, in this
-    order: [kind layer head].
-
-    Keys and values of grouped queries have fewer heads; the missing ones are 0. ``reduce``,
-    ``baseline`` and ``positions``: see
-    :func:`anchorlens.patching.generic.generic_activation_patch`.
-    """
-    functions = (
-        get_act_patch_attn_head_out_all_pos,
-        get_act_patch_attn_head_q_all_pos,
-        get_act_patch_attn_head_k_all_pos,
-        get_act_patch_attn_head_v_all_pos,
-        get_act_patch_attn_head_pattern_all_pos,
-    )
-    options = {"reduce": reduce, "baseline": baseline, "positions": positions}
-    return _stack(
-        functions,
-        _HEAD_KINDS,
-        (model, corrupted_tokens, clean_cache, metric),
-        ("layer", "head"),
-        options,
-    )
-
-
-def get_act_patch_attn_head_by_pos_every(
-    model: LensModel,
-    corrupted_tokens: Tensor,
-    clean_cache: Cache,
-    metric: Metric | Mapping[str, Metric],
-    *,
-    reduce: str = "scalar",
-    baseline: bool = False,
-    positions: Sequence[int] | None = None,
-) -> Any:
-    """Patch outputs, queries, keys, values and patterns of every head by position, in this order:
-    [kind layer pos head].
-
-    A pattern's position is that of the query. Keys and values of grouped queries have fewer heads;
-    the missing ones are 0. ``reduce``, ``baseline`` and ``positions``: see
-    :func:`anchorlens.patching.generic.generic_activation_patch`.
-    """
-    functions = (
-        get_act_patch_attn_head_out_by_pos,
-        get_act_patch_attn_head_q_by_pos,
-        get_act_patch_attn_head_k_by_pos,
-        get_act_patch_attn_head_v_by_pos,
-        get_act_patch_attn_head_pattern_by_pos,
-    )
-    options = {"reduce": reduce, "baseline": baseline, "positions": positions}
-    return _stack(
-        functions,
-        _HEAD_KINDS,
-        (model, corrupted_tokens, clean_cache, metric),
-        ("layer", "pos", "head"),
-        options,
-    )
-
-
-def get_act_patch_block_every(
-    model: LensModel,
-    corrupted_tokens: Tensor,
-    clean_cache: Cache,
-    metric: Metric | Mapping[str, Metric],
-    *,
-    reduce: str = "scalar",
-    baseline: bool = False,
-    positions: Sequence[int] | None = None,
-) -> Any:
-    """Patch the stream before each block, the attention output and the MLP output by position, in
-    this order: [kind layer pos].
-
-    ``reduce``, ``baseline`` and ``positions``: see
-    :func:`anchorlens.patching.generic.generic_activation_patch`.
-    """
-    functions = (get_act_patch_resid_pre, get_act_patch_attn_out, get_act_patch_mlp_out)
-    options = {"reduce": reduce, "baseline": baseline, "positions": positions}
-    return _stack(
-        functions,
-        _BLOCK_KINDS,
-        (model, corrupted_tokens, clean_cache, metric),
-        ("layer", "pos"),
-        options,
-    )
-
-
-def _stack(
-    functions: Sequence[Callable[..., Any]],
-    kinds: Sequence[str],
-    arguments: tuple[Any, ...],
+# No return type, for the same reason.
+def _function_every(
+    name: str,
+    functions: Mapping[str, Callable[..., Any]],
     axes: tuple[str, ...],
-    options: Mapping[str, Any],
-) -> Any:
-    """Return the results of several functions with the axes [kind *axes]; the heads of each are
+    *,
+    activations: str,
+    notes: str = "",
+):
+    """Make the function ``get_act_patch_<name>_every``, which stacks the results of several.
+
+    Args:
+        name: Name of the function.
+        functions: Kind of activation -> the function that patches it.
+        axes: Axes of the result behind the kind.
+        activations: Patched activations, for the docstring.
+        notes: Further sentences of the docstring.
+    """
+
+    def function(
+        model: LensModel,
+        corrupted_tokens: Tensor,
+        clean_cache: Cache,
+        metric: Metric | Mapping[str, Metric],
+        *,
+        reduce: str = "scalar",
+        baseline: bool = False,
+        positions: Sequence[int] | None = None,
+    ) -> Any:
+        parts: list[Any] = []
+        for patch_kind in functions.values():
+            part = patch_kind(
+                model,
+                corrupted_tokens,
+                clean_cache,
+                metric,
+                reduce=reduce,
+                baseline=baseline,
+                positions=positions,
+            )
+            parts.append(part)
+        return _stack(parts, list(functions), axes)
+
+    function.__name__ = f"get_act_patch_{name}_every"
+    function.__qualname__ = function.__name__
+    function.__doc__ = _DOC_EVERY.format(activations=activations, axes=" ".join(axes), notes=notes)
+    return function
+
+
+get_act_patch_attn_head_all_pos_every = _function_every(
+    "attn_head_all_pos",
+    {
+        "out": get_act_patch_attn_head_out_all_pos,
+        "q": get_act_patch_attn_head_q_all_pos,
+        "k": get_act_patch_attn_head_k_all_pos,
+        "v": get_act_patch_attn_head_v_all_pos,
+        "pattern": get_act_patch_attn_head_pattern_all_pos,
+    },
+    ("layer", "head"),
+    activations="outputs, queries, keys, values and patterns of every head at all positions",
+    notes=f"{_FEWER_HEADS} ",
+)
+get_act_patch_attn_head_by_pos_every = _function_every(
+    "attn_head_by_pos",
+    {
+        "out": get_act_patch_attn_head_out_by_pos,
+        "q": get_act_patch_attn_head_q_by_pos,
+        "k": get_act_patch_attn_head_k_by_pos,
+        "v": get_act_patch_attn_head_v_by_pos,
+        "pattern": get_act_patch_attn_head_pattern_by_pos,
+    },
+    ("layer", "pos", "head"),
+    activations="outputs, queries, keys, values and patterns of every head by position",
+    notes=f"A pattern's position is that of the query. {_FEWER_HEADS} ",
+)
+get_act_patch_block_every = _function_every(
+    "block",
+    {
+        "resid_pre": get_act_patch_resid_pre,
+        "attn_out": get_act_patch_attn_out,
+        "mlp_out": get_act_patch_mlp_out,
+    },
+    ("layer", "pos"),
+    activations="the stream before each block, the attention output and the MLP output by position",
+)
+
+
+def _stack(parts: Sequence[Any], kinds: Sequence[str], axes: tuple[str, ...]) -> Any:
+    """Stack the results of several functions to the axes [kind *axes]; the heads of each are
     padded with 0 to the same number.
     """
-    parts = [function(*arguments, **options) for function in functions]
     is_tensor = isinstance(parts[0], Tensor)
-    before = (
-        0 if is_tensor or not parts[0].has_metric_axis else 1
-    )  # number of axes before the layer
+    # A result of several metrics has their axis before the layer.
+    n_leading_axes = 0 if is_tensor or not parts[0].has_metric_axis else 1
     values: list[Tensor] = [part if is_tensor else part.values for part in parts]
     if axes == ("layer", "pos", "head"):  # the pattern has the axes [layer head query]
-        values[-1] = values[-1].swapaxes(before + 1, before + 2)
+        values[-1] = values[-1].swapaxes(n_leading_axes + 1, n_leading_axes + 2)
     if axes[-1] == "head":
-        at = before + len(axes) - 1
+        at = n_leading_axes + len(axes) - 1
         width = values[0].shape[at]
         widened: list[Tensor] = []
         for each in values:
@@ -253,10 +243,10 @@ def _stack(
             wide = pad(each.movedim(at, -1), (0, missing))
             widened.append(wide.movedim(-1, at))
         values = widened
-    stacked = torch.stack(values, before)
+    stacked = torch.stack(values, n_leading_axes)
     if is_tensor:
         return stacked
-    sizes = stacked.shape[before : before + 1 + len(axes)]
+    sizes = stacked.shape[n_leading_axes : n_leading_axes + 1 + len(axes)]
     names = ["patch_type", *axes]
     frame = make_df_from_ranges(list(sizes), names)
     return replace(

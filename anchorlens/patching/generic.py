@@ -94,19 +94,8 @@ def generic_activation_patch(
         raise InputError(
             "index_axis_names, index_df: give exactly one of the two.", argument="index_df"
         )
-    metrics = (
-        dict(patching_metric)
-        if isinstance(patching_metric, Mapping)
-        else {"metric": patching_metric}
-    )
+    metrics = _named_metrics(patching_metric)
     has_metrics = isinstance(patching_metric, Mapping)
-    for name, one in metrics.items():
-        if not callable(one):
-            raise InputError(
-                f"patching_metric: {name!r} is {short_repr(one)}. Give a function from logits"
-                " [batch pos d_vocab] to a scalar tensor.",
-                argument="patching_metric",
-            )
     result_class = _check_result(
         metrics, reduce, needed=has_metrics or reduce == "none" or baseline, frame=return_index_df
     )
@@ -132,20 +121,12 @@ def generic_activation_patch(
             positions=positions,
         )
         before = metric(model(corrupted_tokens)).detach().to("cpu") if baseline else None
-    n_values = len(metrics) * (n_examples or 1)
-    table = torch.stack(values) if values else torch.empty(0, n_values, device="cpu")
-    pattern = "cell (metric example) -> metric cell example"
-    out = rearrange(table, pattern, metric=len(metrics))
-    out = out.reshape(len(metrics), *(shape or [len(indices)]), n_examples or 1)
-    first = (
-        None
-        if before is None
-        else rearrange(before, "(metric example) -> metric example", metric=len(metrics))
+    shape_values = partial(
+        _shape_values, n_metrics=len(metrics), n_examples=n_examples, reduce=reduce
     )
-    if reduce != "none":  # one value per cell, or the mean over examples
-        out, first = out.mean(-1), None if first is None else first.mean(-1)
-    out = out.to(model.cfg.device)
+    out = shape_values(values, axes=shape or [len(indices)]).to(model.cfg.device)
     if result_class is not None:
+        first = None if before is None else shape_values([before], axes=[])
         return result_class(
             values=out if has_metrics else out[0],
             axis_names=list(index_axis_names or ()),
@@ -156,6 +137,45 @@ def generic_activation_patch(
             baseline=first if first is None or has_metrics else first[0],
         )
     return (out[0], index_df) if return_index_df else out[0]
+
+
+def _named_metrics(patching_metric: Metric | Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return metrics by name; raise InputError if one is no function."""
+    if isinstance(patching_metric, Mapping):
+        metrics = dict(patching_metric)
+    else:
+        metrics = {"metric": patching_metric}
+    for name, one in metrics.items():
+        if not callable(one):
+            raise InputError(
+                f"patching_metric: {name!r} is {short_repr(one)}. Give a function from logits"
+                " [batch pos d_vocab] to a scalar tensor.",
+                argument="patching_metric",
+            )
+    return metrics
+
+
+def _shape_values(
+    values: Sequence[Float[Tensor, "value"]],
+    *,
+    axes: Sequence[int],
+    n_metrics: int,
+    n_examples: int | None,
+    reduce: str,
+) -> Float[Tensor, "metric *axis"]:
+    """Return the values of some runs with the axes [metric *axes], and an axis of examples with
+    ``reduce="none"``.
+
+    A run has the values of all metrics, of ``n_examples`` examples each; if None, a scalar each.
+    """
+    n_values = n_metrics * (n_examples or 1)
+    table = torch.stack(list(values)) if values else torch.empty(0, n_values, device="cpu")
+    pattern = "run (metric example) -> metric run example"
+    by_run = rearrange(table, pattern, metric=n_metrics)
+    shaped = by_run.reshape(n_metrics, *axes, n_examples or 1)
+    if reduce == "none":
+        return shaped
+    return shaped.mean(-1)  # one value per run, or the mean over examples
 
 
 def check_call(model: LensModel, corrupted_tokens: object, *caches: object) -> LensModel:
@@ -269,7 +289,7 @@ def measure_cells(
     if reason is None:
         state = state_of(*metrics.values())
 
-        def is_unchanged() -> bool:
+        def has_same_state() -> bool:
             return is_same_state(state, state_of(*metrics.values()))
 
         request = GridRequest(
@@ -281,7 +301,7 @@ def measure_cells(
             site=name,
             columns=columns_of(setter),
             cells=indices,
-            is_stateless=is_unchanged,
+            has_same_state=has_same_state,
             positions=declared,
         )
         try:

@@ -381,7 +381,9 @@ class RayRunner(Runner):
         self, numbers: Sequence[int], bar: Progress
     ) -> Generator[tuple[int, Shard], None, None]:
         for i, (number, shard) in enumerate(self._pool.map_shards(self._task, numbers)):
-            bar.advance(self._planned.shards[number] + (self._planned.before if i == 0 else 0.0))
+            bar.advance(
+                self._planned.shard_work[number] + (self._planned.before if i == 0 else 0.0)
+            )
             yield number, shard
 
     @override

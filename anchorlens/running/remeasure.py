@@ -239,7 +239,7 @@ class _Stored:
         result: Tables and record.
         protocol: Measurement of the protocol.
         spec: Arguments, without functions that only chose inputs.
-        ready: Inputs of the measurement.
+        inputs: Inputs of the measurement.
         allowed: Allowed difference of a cell that is measured again, in the unit of the effect.
     """
 
@@ -247,7 +247,7 @@ class _Stored:
     result: SweepResult
     protocol: Measurement[Any, Any, Any]
     spec: Specification
-    ready: Any
+    inputs: Any
     allowed: float
 
     @classmethod
@@ -265,14 +265,14 @@ class _Stored:
         if problem := compare_tokens(adapter, protocol, result):
             raise RunError(problem)
         assert isinstance(protocol, Recheckable)  # checked by the caller
-        ready = protocol.from_run(adapter, spec, StoredInputs(result))
+        inputs = protocol.from_run(adapter, spec, StoredInputs(result))
         samples = result.samples()
         return cls(
             adapter=adapter,
             result=result,
             protocol=protocol,
             spec=spec,
-            ready=ready,
+            inputs=inputs,
             allowed=tolerance(adapter, str(samples["unit"].iloc[0]), samples),
         )
 
@@ -281,7 +281,7 @@ class _Stored:
         built again.
         """
         problem = compare_cells(
-            self.adapter, self.protocol, self.spec, self.ready, self.result
+            self.adapter, self.protocol, self.spec, self.inputs, self.result
         ) or self._compare_record(cells)
         if problem:
             return "mismatch", problem
@@ -329,7 +329,7 @@ class _Stored:
             )
         rows = set(cells["example_id"])
         again = self.protocol.record_again(
-            self.adapter, self.ready, self.spec, StoredInputs(self.result), rows
+            self.adapter, self.inputs, self.spec, StoredInputs(self.result), rows
         )
         return compare_values(
             "run.json",
@@ -348,7 +348,7 @@ class _Stored:
         reference = ReferenceEngine(self.adapter)
         both = add_reference_values(
             protocol=self.protocol,
-            ready=self.ready,
+            inputs=self.inputs,
             spec=self.spec,
             reference=reference,
             samples=samples,
@@ -362,7 +362,7 @@ class _Stored:
         if self.adapter.shape.is_half and not (both["max_abs_diff"] <= self.allowed).all():
             noise = measure_noise(
                 protocol=self.protocol,
-                ready=self.ready,
+                inputs=self.inputs,
                 spec=self.spec,
                 adapter=self.adapter,
                 samples=samples,
@@ -380,7 +380,7 @@ class _Stored:
         # A metric may move in steps where the logits differ in their last digits.
         for row, cell in both[~(both["max_abs_diff"] <= self.allowed)].iterrows():
             if self.protocol.differs_by_rounding(
-                self.adapter, self.ready, self.spec, cell.to_dict(), self.allowed
+                self.adapter, self.inputs, self.spec, cell.to_dict(), self.allowed
             ):
                 both.loc[row, "max_abs_diff"] = 0.0
         return both

@@ -8,7 +8,6 @@ import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -19,13 +18,11 @@ import pandas as pd
 import torch
 from typing_extensions import override
 
-from anchorlens.constants import POINTS
 from anchorlens.display import warn
 from anchorlens.engine.choose_engine import choose_engine
+from anchorlens.engine.engine import Engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.measure.budget import MallocTrimmer, SweepPlan
-from anchorlens.models.adapter import Adapter, hook_fingerprints
-from anchorlens.models.card import model_card
 from anchorlens.models.devices import fix_free_memory, free_memory
 from anchorlens.models.load import adapt, as_lens_model, check_has_numbers
 from anchorlens.progress import Progress, progress, waiting
@@ -33,17 +30,18 @@ from anchorlens.prompts.sweep_context import SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.base import (
     Measurement,
+    Plan,
     Recheckable,
     SweepInputs,
     check_layers,
 )
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
+from anchorlens.running.make_result import make_result, record_of_model
 from anchorlens.running.spot_checks import SpotChecker
 from anchorlens.runs.journal import Shard, ShardNotes, SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
-from anchorlens.runs.provenance import command_line, environment, model_record, run_id_of
-from anchorlens.runs.schema import SAMPLE_COLUMNS, SLOT_TYPES, examples_frame, settings_of
+from anchorlens.runs.provenance import command_line, environment
 
 # Before the first counted work: clean runs and the first batch, which takes longest.
 _FIRST_PHASE = "clean passes and first batch"
@@ -62,7 +60,7 @@ class Planned:
         label: Label of the progress bar.
         unit_name: Unit of the progress bar.
         before: Work before the shards.
-        shards: Work of each shard.
+        shard_work: Work of each shard.
         cost: Predicted cost.
         environment: Versions, devices and threads of this process.
         prompts_sha256: Hash of the rendered prompts; None if they follow from arguments, data and
@@ -72,7 +70,7 @@ class Planned:
     label: str
     unit_name: str
     before: float
-    shards: tuple[float, ...]
+    shard_work: tuple[float, ...]
     cost: SweepPlan
     environment: Mapping[str, object]
     prompts_sha256: str | None = None
@@ -80,7 +78,7 @@ class Planned:
     def record(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         prompts = {} if self.prompts_sha256 is None else {"prompts_sha256": self.prompts_sha256}
-        return {**self.cost.to_dict(), "shards": len(self.shards), **prompts}
+        return {**self.cost.to_dict(), "shards": len(self.shard_work), **prompts}
 
 
 class Runner(ABC):
@@ -126,7 +124,7 @@ def run_sweep(
         planned = _plan(runner, spec, journal)
         if spec.on_plan is not None:
             spec.on_plan(planned.cost)
-        mine: Sequence[int] = range(len(planned.shards))
+        mine: Sequence[int] = range(len(planned.shard_work))
         is_job = False
         if journal is not None:
             _check_journal(journal, runner, planned, spec)
@@ -134,14 +132,14 @@ def run_sweep(
             is_job = journal.job is not None
         kept: dict[int, Shard] = {}
         inputs: set[str] = set()
-        work = planned.before + sum(planned.shards[number] for number in mine)
+        work = planned.before + sum(planned.shard_work[number] for number in mine)
         with progress(
             planned.label, work, planned.unit_name, show=spec.progress, since=started
         ) as bar:
 
             def keep(number: int, shard: Shard) -> None:
-                kept[number] = (pd.DataFrame(), shard[1]) if is_job else shard
-                inputs.add(shard[1]["inputs"])
+                kept[number] = shard._replace(samples=pd.DataFrame()) if is_job else shard
+                inputs.add(shard.notes["inputs"])
                 if len(inputs) > 1:
                     raise RunError(_OTHER_INPUTS)
 
@@ -149,15 +147,17 @@ def run_sweep(
                 stored = None if journal is None else journal.read(number)
                 if stored is not None:
                     keep(number, stored)
-                    bar.skip(planned.shards[number])
+                    bar.skip(planned.shard_work[number])
             bar.enter(_FIRST_PHASE)
             missing = [number for number in mine if number not in kept]
             with closing(runner.measure_shards(missing, bar)) as shards:
                 for number, shard in shards:
-                    keep(number, shard if journal is None else journal.write(number, *shard))
+                    if journal is not None:
+                        shard = journal.write(number, shard.samples, shard.notes)
+                    keep(number, shard)
             if is_job:
                 return None
-            return runner.finish([kept[number] for number in range(len(planned.shards))], bar)
+            return runner.finish([kept[number] for number in range(len(planned.shard_work))], bar)
 
 
 @contextmanager
@@ -202,12 +202,46 @@ def _check_journal(
         "plan_sha256": _sha256(planned.record()),
         "code_sha256": planned.environment["code_sha256"],
     }
-    journal.find_shards(len(planned.shards), origin, now)
+    journal.find_shards(len(planned.shard_work), origin, now)
 
 
 def _drop_entries(record: Mapping[str, object], *names: str) -> dict[str, object]:
     """Return a record without the entries of these names."""
     return {name: value for name, value in record.items() if name not in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PreparedSweep:
+    """A sweep whose inputs are drawn and planned.
+
+    Attributes:
+        spec: Specification with all arguments resolved.
+        context: Model and data set.
+        inputs: Prepared inputs.
+        engine: Engine of the sweep.
+        plan: Units of work and their cost.
+        heap: Returns freed memory to the system.
+    """
+
+    spec: Specification
+    context: SweepContext
+    inputs: SweepInputs
+    engine: Engine
+    plan: Plan
+    heap: MallocTrimmer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FittedSweep(_PreparedSweep):
+    """A sweep that can be measured: what all shards need is fitted or measured.
+
+    Attributes:
+        inputs_sha256: Hash of the inputs.
+        fit_splits: Number of units that fitting split for memory.
+    """
+
+    inputs_sha256: str
+    fit_splits: int
 
 
 class LocalRunner(Runner):
@@ -234,11 +268,12 @@ class LocalRunner(Runner):
             check_has_numbers(lens_model)
             self._adapter = adapt(lens_model)
             self.free = free_memory(self._adapter.devices)
+        self._sweep: _PreparedSweep | None = None
 
     @property
     @override
     def card(self) -> Mapping[str, object]:
-        return _record_of_model(self._adapter)
+        return record_of_model(self._adapter)
 
     @override
     def plan(self, free: int) -> Planned:
@@ -249,65 +284,77 @@ class LocalRunner(Runner):
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
             self._data = data = protocol.source.load(self._data, spec.seed)
-        with self._within_plan():
-            self._context = protocol.source.set_up(self._adapter, data, spec)
-            self._ready = protocol.prepare(self._context, spec)
-            check_layers(protocol.name, self._ready.layers, spec.layers_of(shape.n_layers))
-            self._engine = choose_engine(
-                self._adapter, spec.engine, self._ready.trial, self._ready.sites
+        with self._fix_conditions():
+            context = protocol.source.set_up(self._adapter, data, spec)
+            inputs = protocol.prepare(context, spec)
+            check_layers(protocol.name, inputs.layers, spec.layers_of(shape.n_layers))
+            engine = choose_engine(self._adapter, spec.engine, inputs.trial, inputs.sites)
+            plan = protocol.plan(engine, inputs, spec)
+            self._sweep = _PreparedSweep(
+                spec=spec,
+                context=context,
+                inputs=inputs,
+                engine=engine,
+                plan=plan,
+                heap=MallocTrimmer(self._adapter.device, plan.cost.peak_bytes),
             )
-            self._plan = plan = protocol.plan(self._engine, self._ready, spec)
-            self._fitted = False
-            self._heap = MallocTrimmer(self._adapter.device, plan.cost.peak_bytes)
-            label = f"{protocol.name} {self._context.model_name} {data.name}"
-            work = tuple(map(_work_of, plan.shards))
-            where = environment(self._adapter.devices, self._command)
             return Planned(
-                label=label,
+                label=f"{protocol.name} {context.model_name} {data.name}",
                 unit_name=plan.unit_name,
                 before=plan.before,
-                shards=work,
+                shard_work=tuple(map(_work_of, plan.shards)),
                 cost=plan.cost,
-                environment=where,
-                prompts_sha256=self._context.prompts_sha256,
+                environment=environment(self._adapter.devices, self._command),
+                prompts_sha256=context.prompts_sha256,
             )
 
     @override
     def measure_shards(
         self, numbers: Sequence[int], bar: Progress
     ) -> Generator[tuple[int, Shard], None, None]:
-        measure = partial(self._protocol.measure, on_work=partial(self._on_work, bar))
         # Shards are independent of each other: any may be measured first, or alone.
         for number in numbers:
-            with self._within_plan():
-                self._fit(bar)
-                self._engine.reset(self._context.prefix)
-                units = self._plan.shards[number]
-                memory = self._plan.memory
-                splits = memory.splits
-                frames: list[pd.DataFrame] = []
-                notes = ShardNotes(inputs=self._inputs, work=sum(unit.work for unit in units))
-                of_unit = partial(measure, self._engine, self._ready, self._spec)
-                for unit in units:
-                    parts = memory.measure_or_split(of_unit, unit)
-                    for part in parts:
-                        self._spot_checker().check_finite(part)
-                    whole = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
-                    frames.append(whole)
-                    if number == 0 and len(frames) == 1:
-                        self._check_first_batch(whole, notes, bar)
-                frames = [frame for frame in frames if len(frame)]
-                samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-                notes.splits = memory.splits - splits
-            yield number, (samples, asdict(notes))
+            with self._fix_conditions():
+                shard = self._measure_shard(self._fit(bar), number, bar)
+            yield number, shard
 
-    def _check_first_batch(self, samples: pd.DataFrame, notes: ShardNotes, bar: Progress) -> None:
+    def _measure_shard(self, sweep: _FittedSweep, number: int, bar: Progress) -> Shard:
+        """Measure a shard; the first batch of the sweep is checked at once."""
+        sweep.engine.reset(sweep.context.prefix)
+        units = sweep.plan.shards[number]
+        memory = sweep.plan.memory
+        splits = memory.splits
+        frames: list[pd.DataFrame] = []
+        notes = ShardNotes(inputs=sweep.inputs_sha256, work=_work_of(units))
+        measure = partial(
+            self._protocol.measure,
+            sweep.engine,
+            sweep.inputs,
+            sweep.spec,
+            on_work=partial(_on_work, sweep.heap, bar),
+        )
+        for unit in units:
+            parts = memory.measure_or_split(measure, unit)
+            for part in parts:
+                self._make_spot_checker(sweep).check_finite(part)
+            whole = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+            frames.append(whole)
+            if number == 0 and len(frames) == 1:
+                self._check_first_batch(sweep, whole, notes, bar)
+        frames = [frame for frame in frames if len(frame)]
+        samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        notes.splits = memory.splits - splits
+        return Shard(samples, asdict(notes))
+
+    def _check_first_batch(
+        self, sweep: _FittedSweep, samples: pd.DataFrame, notes: ShardNotes, bar: Progress
+    ) -> None:
         """Check cells of the first batch, before hours are spent on the others."""
         if samples.empty or not isinstance(self._protocol, Recheckable):
             return
-        checker = self._spot_checker()
+        checker = self._make_spot_checker(sweep)
         bar.enter("checks")
-        checker.check_first(samples, alone=len(self._plan.units) == 1)
+        checker.check_first(samples, alone=len(sweep.plan.units) == 1)
         bar.enter("")
         notes.first = len(samples)
         notes.gaps = list(checker.gaps)
@@ -317,83 +364,104 @@ class LocalRunner(Runner):
 
     @override
     def finish(self, shards: Sequence[Shard], bar: Progress) -> SweepResult:
-        with self._within_plan():
-            self._fit(bar)
-            protocol = self._protocol
-            plan = self._plan
-            checker = self._spot_checker()
-            splits = self._fit_splits
+        with self._fix_conditions():
+            sweep = self._fit(bar)
+            checker = self._make_spot_checker(sweep)
+            splits = sweep.fit_splits
             for _, notes in shards:
                 splits += notes["splits"]
                 checker.gaps += notes["gaps"]
                 checker.cells += notes["checked"]
                 checker.known += notes["known"]
                 checker.steps += notes["steps"]
-                if notes["inputs"] != self._inputs:
+                if notes["inputs"] != sweep.inputs_sha256:
                     raise RunError(_OTHER_INPUTS)
-            frames = [frame for frame, _ in shards if len(frame)]
+            frames = [shard.samples for shard in shards if len(shard.samples)]
             if not frames:
-                raise InputError(self._ready.empty_message(self._spec))
+                raise InputError(sweep.inputs.empty_message(sweep.spec))
             samples = pd.concat(frames, ignore_index=True)
-            first = shards[0][1]["first"]  # rows of the first batch, already checked
-            if len(samples) > first and isinstance(protocol, Recheckable):
+            first = shards[0].notes["first"]  # rows of the first batch, already checked
+            if len(samples) > first and isinstance(self._protocol, Recheckable):
                 bar.enter("checks")
                 checker.check_rest(samples.iloc[first:].reset_index(drop=True))
                 bar.enter("")
-            self._heap.trim()
-            details = {"plan": {**plan.cost.to_dict(), "split": splits}, **checker.record()}
+            sweep.heap.trim()
             where = environment(self._adapter.devices, self._command)
-            others: list[Any] = []
-            for _, notes in shards:
-                one = notes.get("environment")
-                if not one or one.items() <= where.items():
-                    continue
-                if one not in others:
-                    others.append(one)
-            where |= {"other_environments": others} if others else {}
-            return _result(
-                protocol,
-                self._context,
-                self._ready,
-                self._spec,
-                samples,
-                {"environment": where, **details},
+            return make_result(
+                protocol=self._protocol,
+                context=sweep.context,
+                inputs=sweep.inputs,
+                spec=sweep.spec,
+                samples=samples,
+                details={
+                    "environment": _join_environments(where, shards),
+                    "plan": {**sweep.plan.cost.to_dict(), "split": splits},
+                    **checker.record(),
+                },
             )
 
     @contextmanager
-    def _within_plan(self) -> Iterator[None]:
+    def _fix_conditions(self) -> Iterator[None]:
+        """Fix what numbers and passes depend on: index tables on the CPU, the free memory that was
+        planned for, and tensors that can have gradients.
+        """
         # Attribution needs gradients, which tensors of inference mode cannot have.
         with _tables_on_cpu(), fix_free_memory(self.free), torch.inference_mode(False):
             yield
 
-    def _fit(self, bar: Progress) -> None:
-        if not self._fitted:
-            before = self._plan.memory.splits
-            on_work = partial(self._on_work, bar)
-            self._ready = self._protocol.fit(
-                self._engine, self._ready, self._spec, self._plan, on_work
-            )
-            self._fit_splits = self._plan.memory.splits - before
-            self._inputs = _digest(self._ready.table().inputs)
-            self._fitted = True
+    def _fit(self, bar: Progress) -> _FittedSweep:
+        """Fit what all shards need, once, and return the sweep."""
+        sweep = self._sweep
+        assert sweep is not None  # a sweep is planned before it is measured
+        if isinstance(sweep, _FittedSweep):
+            return sweep
+        before = sweep.plan.memory.splits
+        on_work = partial(_on_work, sweep.heap, bar)
+        inputs = self._protocol.fit(sweep.engine, sweep.inputs, sweep.spec, sweep.plan, on_work)
+        fitted = _FittedSweep(
+            spec=sweep.spec,
+            context=sweep.context,
+            inputs=inputs,
+            engine=sweep.engine,
+            plan=sweep.plan,
+            heap=sweep.heap,
+            inputs_sha256=_digest(inputs.table().inputs),
+            fit_splits=sweep.plan.memory.splits - before,
+        )
+        self._sweep = fitted
+        return fitted
 
-    def _on_work(self, bar: Progress, work: float) -> None:
-        self._heap.trim()
-        if work:
-            if bar.phase == _FIRST_PHASE:
-                bar.enter("")
-            bar.advance(work)
-
-    def _spot_checker(self) -> SpotChecker:
-        self._heap.trim()
+    def _make_spot_checker(self, sweep: _FittedSweep) -> SpotChecker:
+        sweep.heap.trim()
         return SpotChecker(
             protocol=self._protocol,
-            ready=self._ready,
-            spec=self._spec,
-            engine=self._engine,
-            budget=self._plan.cost.pass_bytes,
-            n_checks=self._plan.cost.checks,
+            inputs=sweep.inputs,
+            spec=sweep.spec,
+            engine=sweep.engine,
+            budget=sweep.plan.cost.pass_bytes,
+            n_checks=sweep.plan.cost.checks,
         )
+
+
+def _on_work(heap: MallocTrimmer, bar: Progress, work: float) -> None:
+    """Return freed memory and advance the progress bar; its first phase ends with counted work."""
+    heap.trim()
+    if work:
+        if bar.phase == _FIRST_PHASE:
+            bar.enter("")
+        bar.advance(work)
+
+
+def _join_environments(own: Mapping[str, object], shards: Sequence[Shard]) -> dict[str, object]:
+    """Return the environment of this process, with those of shards that differ from it."""
+    others: list[Any] = []
+    for _, notes in shards:
+        one = notes.get("environment")
+        if not one or one.items() <= own.items():
+            continue
+        if one not in others:
+            others.append(one)
+    return {**own, "other_environments": others} if others else dict(own)
 
 
 @contextmanager
@@ -401,12 +469,6 @@ def _tables_on_cpu() -> Iterator[None]:
     """Create index tensors on the CPU, whatever the default device is."""
     with torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext():
         yield
-
-
-def _record_of_model(adapter: Adapter) -> dict[str, object]:
-    """Return the record of a model with the fingerprints of hooks that a user attached."""
-    hooks = hook_fingerprints(adapter)
-    return model_record(model_card(adapter.model)) | ({"hooks": hooks} if hooks else {})
 
 
 def _work_of(units: Sequence[Any]) -> float:
@@ -427,59 +489,3 @@ def _digest(inputs: Mapping[str, Sequence[TokenizedPrompt]]) -> str:
 
 def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()
-
-
-def _result(
-    protocol: Measurement[Any, Any, Any],
-    context: SweepContext,
-    inputs: SweepInputs,
-    spec: Specification,
-    samples: pd.DataFrame,
-    details: dict[str, Any],
-) -> SweepResult:
-    parts = inputs.record(spec)
-    code = spec.own_code()
-    resolved = {
-        "layers": list(spec.layers_of(context.adapter.n_layers)),
-        "prompt": context.prompt,
-        "add_bos": context.add_bos,
-    }
-    if context.prompts_sha256 is not None:
-        resolved["prompts_sha256"] = context.prompts_sha256
-    config = {
-        "protocol": protocol.name,
-        **spec.identity(),
-        **resolved,
-        **parts.pop("config", {}),
-        **({"own_code": code} if code else {}),
-    }
-    card = _record_of_model(context.adapter)
-    data = context.data.record()
-    run_id = run_id_of(config, card, data)
-    counts = parts.pop("counts", {}) | {
-        "dropped": dict(Counter(d.reason for d in inputs.dropped).most_common())
-    }
-    record = {"config": config, "model": card, "data": data, **details, "counts": counts, **parts}
-    if context.clock is not None:
-        record["clock"] = context.clock
-    keys = {
-        "run_id": run_id,
-        "model": context.model_name,
-        "dataset": context.data.name,
-        "protocol": protocol.name,
-        "seed": spec.seed,
-    }
-    same: dict[str, Any] = {**keys, **settings_of(config), **spec.constant_columns()}
-    if "unit" not in samples:
-        same["unit"] = POINTS
-    whole = samples.assign(**same).reindex(columns=list(SAMPLE_COLUMNS)).astype(SLOT_TYPES)
-    examples = examples_frame(
-        run_id,
-        context.data.name,
-        context.prompt,
-        inputs.table(),
-        inputs.dropped,
-        context.token_text,
-    )
-    result = protocol.analysis.result.make(protocol.analysis, whole, examples, record, run_id)
-    return result.with_probes(inputs.all_probes)

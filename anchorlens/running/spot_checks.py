@@ -69,7 +69,7 @@ class SpotChecker:
     """
 
     protocol: Measurement[Any, Any, Any]
-    ready: Any
+    inputs: Any
     spec: Specification
     engine: Engine
     budget: int
@@ -124,7 +124,7 @@ class SpotChecker:
         if self.engine.name != ReferenceEngine.name and isinstance(self.protocol, Recheckable):
             reference = ReferenceEngine(self.engine.adapter)
             again = self.protocol.remeasure(
-                reference, self.ready, self.spec, cell.to_dict("records")
+                reference, self.inputs, self.spec, cell.to_dict("records")
             )
             if np.isfinite(again[["value_before", "value_after"]].to_numpy(dtype=float)).all():
                 raise CheckError(
@@ -153,7 +153,7 @@ class SpotChecker:
         reference = ReferenceEngine(self.engine.adapter)
         both = add_reference_values(
             protocol=self.protocol,
-            ready=self.ready,
+            inputs=self.inputs,
             spec=self.spec,
             reference=reference,
             samples=samples,
@@ -178,7 +178,7 @@ class SpotChecker:
         if not self.n_checks or not isinstance(self.protocol, KnownCells):
             return
         unit, scale, allowed = self._scale_of(samples)
-        known = self.protocol.values_beforehand(self.ready, self.spec, samples)
+        known = self.protocol.values_beforehand(self.inputs, self.spec, samples)
         numbers = np.flatnonzero(~np.isnan(known))
         self.known += len(numbers)
         found = scale * samples["value_after"].to_numpy(dtype=float)
@@ -206,7 +206,7 @@ class SpotChecker:
         measured = cache(
             lambda n_draws: measure_noise(
                 protocol=self.protocol,
-                ready=self.ready,
+                inputs=self.inputs,
                 spec=self.spec,
                 adapter=self.engine.adapter,
                 samples=samples,
@@ -254,7 +254,7 @@ class SpotChecker:
             if unit != METRIC_UNITS or not isinstance(protocol, StepMetrics):
                 return False
             adapter = self.engine.adapter
-            is_step = protocol.differs_by_rounding(adapter, self.ready, self.spec, cell, allowed)
+            is_step = protocol.differs_by_rounding(adapter, self.inputs, self.spec, cell, allowed)
             self.steps += is_step
             return is_step
 
@@ -329,7 +329,7 @@ def tolerance(adapter: Adapter, unit: str, samples: pd.DataFrame) -> float:
 def add_reference_values(
     *,
     protocol: Measurement[Any, Any, Any],
-    ready: Any,
+    inputs: Any,
     spec: Specification,
     reference: ReferenceEngine,
     samples: pd.DataFrame,
@@ -342,7 +342,7 @@ def add_reference_values(
     A pass takes at most ``budget`` bytes, except a pass of one cell.
     """
     size = max(1, len(cells))
-    width = ready.max_tokens
+    width = inputs.max_tokens
     n_rows = len(cells[["example_id", "donor_id"]].drop_duplicates())
     shape = reference.adapter.shape
     while size > 1 and rows_bytes(shape, check_rows(size, n_rows), width) > budget:
@@ -352,7 +352,7 @@ def add_reference_values(
     columns = ("value_before", "value_after", "effect", *LOGITS)
     frames: list[pd.DataFrame] = []
     for start in range(0, len(records), size):
-        again = protocol.remeasure(reference, ready, spec, records[start : start + size])
+        again = protocol.remeasure(reference, inputs, spec, records[start : start + size])
         leading = again[again["metric"] == leading_metric(again)]
         measured = [name for name in columns if name in leading]
         values = leading.drop_duplicates(CELL)[[*CELL, *measured]]
@@ -363,7 +363,7 @@ def add_reference_values(
 def measure_noise(
     *,
     protocol: Measurement[Any, Any, Any],
-    ready: Any,
+    inputs: Any,
     spec: Specification,
     adapter: Adapter,
     samples: pd.DataFrame,
@@ -377,7 +377,7 @@ def measure_noise(
 
     Args:
         protocol: Measurement of the cells.
-        ready: Inputs of the measurement.
+        inputs: Inputs of the measurement.
         spec: Specification of the sweep.
         adapter: The model.
         samples: Samples of the whole sweep.
@@ -390,7 +390,7 @@ def measure_noise(
     def measure(model: Adapter) -> Array:
         both = add_reference_values(
             protocol=protocol,
-            ready=ready,
+            inputs=inputs,
             spec=spec,
             reference=ReferenceEngine(model),
             samples=samples,

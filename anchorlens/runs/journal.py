@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import psutil
@@ -46,8 +46,17 @@ _NOTES = b"anchorlens"
 _MISSING = object()
 _CURE = "Start over with restart=True."
 
-Shard = tuple[pd.DataFrame, dict[str, Any]]
-"""Rows of the samples, and :class:`ShardNotes` as JSON values, as they are stored."""
+
+class Shard(NamedTuple):
+    """Share of a sweep that is measured and stored together.
+
+    Attributes:
+        samples: Rows of the samples.
+        notes: :class:`ShardNotes` as JSON values, as they are stored.
+    """
+
+    samples: pd.DataFrame
+    notes: dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -248,11 +257,10 @@ class SweepJournal:
             )
             self._log(event="damaged", shard=number)
             return None
-        frame, notes = _frame(data)
-        refuse(
-            differences({"shard": notes.pop("origin")}, {"shard": self._origin}), self.folder.parent
-        )
-        return frame, notes
+        shard = _parse_shard(data)
+        origin = shard.notes.pop("origin")
+        refuse(differences({"shard": origin}, {"shard": self._origin}), self.folder.parent)
+        return shard
 
     def write(self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]) -> Shard:
         """Write a shard and return it as read back, so that resumed and uninterrupted runs have
@@ -277,7 +285,7 @@ class SweepJournal:
             rows=len(frame),
             **{k: v for k, v in notes.items() if k == "work"},
         )
-        return _frame(data)[0], dict(notes)
+        return Shard(_parse_shard(data).samples, dict(notes))
 
     def _remove_temporary_files(self) -> None:
         for file in self.folder.glob(".*.tmp"):
@@ -326,9 +334,9 @@ def refuse(changes: Sequence[str], folder: Path) -> None:
         )
 
 
-def _frame(data: bytes) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _parse_shard(data: bytes) -> Shard:
     table = pq.read_table(io.BytesIO(data))
-    return table.to_pandas(), json.loads((table.schema.metadata or {})[_NOTES])
+    return Shard(table.to_pandas(), json.loads((table.schema.metadata or {})[_NOTES]))
 
 
 def shard_name(number: int, data: bytes) -> str:

@@ -1,5 +1,5 @@
-"""Columns and types of the tables of a run, the version of the schema, and the rows of
-``examples.parquet`` with their named token positions.
+"""Columns and types of the tables of a run, their order for display, the version of the schema, and
+the rows of ``examples.parquet`` with their named token positions.
 
 A value that is missing is null in files and public frames, and "" or 0 inside the package
 (:func:`without_nulls`): grouping and joining by a column drops null keys in pandas.
@@ -20,6 +20,26 @@ from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 SCHEMA_VERSION = 12
 """Version of the tables and of ``run.json``; no other version is read."""
 
+LOGITS = (
+    "logp_before",
+    "logp_after",
+    "logit_diff_before",
+    "logit_diff_after",
+    "donor_logit_before",
+    "donor_logit_after",
+)
+"""Columns of ``samples`` in logits, beside the metric ``p``."""
+VALUE_COLUMNS = (
+    "value_before",
+    "value_after",
+    "effect",
+    *LOGITS,
+    "donor_p_before",
+    "donor_p_after",
+    "donor_is_top_before",
+    "donor_is_top_after",
+)
+"""Measured columns of ``samples``."""
 SAMPLE_COLUMNS = (
     "run_id",
     "model",
@@ -48,19 +68,7 @@ SAMPLE_COLUMNS = (
     "seed",
     "metric",
     "unit",
-    "value_before",
-    "value_after",
-    "effect",
-    "logp_before",
-    "logp_after",
-    "logit_diff_before",
-    "logit_diff_after",
-    "donor_logit_before",
-    "donor_logit_after",
-    "donor_p_before",
-    "donor_p_after",
-    "donor_is_top_before",
-    "donor_is_top_after",
+    *VALUE_COLUMNS,
     "by_construction",
     "n_patched",
     "n_null_patched",
@@ -184,19 +192,58 @@ TABLE_COLUMNS = {
 }
 """Columns of each file, in file order. Frames for display are ordered by :func:`answer_first`."""
 
-DONOR_POSITIONS = "same_role_source:"
-"""Start of the names of positions that lie in the donor row."""
-LOGITS = (
-    "logp_before",
-    "logp_after",
-    "logit_diff_before",
-    "logit_diff_after",
-    "donor_logit_before",
-    "donor_logit_after",
-)
-"""Columns of ``samples`` in logits, beside the metric ``p``."""
 CELL = ["example_id", "donor_id", "anchor", "control", "draw", "layer", "metric"]
 """Columns that identify a measurement in ``samples``."""
+
+# Text columns, in which "" stands for a missing value inside the package.
+_TEXT_OF_EXAMPLES = (
+    "drop_reason",
+    "drop_detail",
+    "text",
+    "relation",
+    "answer_type",
+    "span_source",
+    "wrong_answer",
+)
+_TEXT = (
+    "anchor",
+    "pathway",
+    "site",
+    "probe_site",
+    "donor_rule",
+    "knockout_mode",
+    "readout",
+    "delta_kind",
+    *SETTINGS,
+    "donor_id",
+    "cluster",
+    *_TEXT_OF_EXAMPLES,
+)
+
+
+def with_nulls(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with null for every value that is missing."""
+    changed: dict[str, pd.Series] = {}
+    for name in _TEXT:
+        if name in frame:
+            text = frame[name].astype(object)
+            changed[name] = text.where(text.notna() & (text != ""), None)
+    if "window" in frame:
+        window = frame["window"].astype("Int64")
+        changed["window"] = window.where(window != 0)
+    return frame.assign(**changed)
+
+
+def without_nulls(frame: pd.DataFrame) -> pd.DataFrame:
+    """Invert :func:`with_nulls`: replace null by "" and 0."""
+    changed: dict[str, pd.Series] = {}
+    for name in _TEXT:
+        if name in frame:
+            text = frame[name].astype(object)
+            changed[name] = text.where(text.notna(), "")
+    if "window" in frame:
+        changed["window"] = frame["window"].astype("Int64").fillna(0).astype("int64")
+    return frame.assign(**changed)
 
 
 # Order for display: a terminal shows the first and last few columns, a notebook ten of each.
@@ -272,6 +319,30 @@ def order_columns(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame[list(TABLE_COLUMNS[table])]
 
 
+def for_display(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
+    """Return a frame with nulls for missing values; without empty columns unless
+    ``all_columns``.
+    """
+    frame = with_nulls(frame)
+    return frame[columns_with_values(frame, all_columns)]
+
+
+def columns_with_values(frame: pd.DataFrame, all_columns: bool) -> list[str]:
+    """Return the columns to show: those with a value, keys and numbers; all if ``all_columns`` or
+    the frame is empty.
+    """
+    names = list(map(str, frame))
+    if all_columns or frame.empty:
+        return names
+    return [name for name in names if name in ALWAYS_SHOWN or frame[name].notna().any()]
+
+
+def leading_metric(samples: pd.DataFrame) -> str:
+    """Return the main metric of a sweep: the probability if measured, else the first one."""
+    metrics = samples["metric"].unique().tolist()
+    return P if P in metrics or not metrics else str(metrics[0])
+
+
 def format_cell(cell: Mapping[Any, Any]) -> str:
     """Return example, donor, anchor and layer of a cell as text."""
     parts = {
@@ -283,65 +354,13 @@ def format_cell(cell: Mapping[Any, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in parts.items() if value != "")
 
 
-def leading_metric(samples: pd.DataFrame) -> str:
-    """Return the main metric of a sweep: the probability if measured, else the first one."""
-    metrics = samples["metric"].unique().tolist()
-    return P if P in metrics or not metrics else str(metrics[0])
-
-
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns of :data:`SETTINGS` for the ``config`` of a sweep in run.json."""
     return {name: str(config.get(name, "")) for name in SETTINGS}
 
 
-_TEXT_OF_EXAMPLES = (
-    "drop_reason",
-    "drop_detail",
-    "text",
-    "relation",
-    "answer_type",
-    "span_source",
-    "wrong_answer",
-)
-_TEXT = (
-    "anchor",
-    "pathway",
-    "site",
-    "probe_site",
-    "donor_rule",
-    "knockout_mode",
-    "readout",
-    "delta_kind",
-    *SETTINGS,
-    "donor_id",
-    "cluster",
-    *_TEXT_OF_EXAMPLES,
-)
-
-
-def with_nulls(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with null for every value that is missing."""
-    changed: dict[str, pd.Series] = {}
-    for name in _TEXT:
-        if name in frame:
-            text = frame[name].astype(object)
-            changed[name] = text.where(text.notna() & (text != ""), None)
-    if "window" in frame:
-        window = frame["window"].astype("Int64")
-        changed["window"] = window.where(window != 0)
-    return frame.assign(**changed)
-
-
-def without_nulls(frame: pd.DataFrame) -> pd.DataFrame:
-    """Invert :func:`with_nulls`: replace null by "" and 0."""
-    changed: dict[str, pd.Series] = {}
-    for name in _TEXT:
-        if name in frame:
-            text = frame[name].astype(object)
-            changed[name] = text.where(text.notna(), "")
-    if "window" in frame:
-        changed["window"] = frame["window"].astype("Int64").fillna(0).astype("int64")
-    return frame.assign(**changed)
+DONOR_POSITIONS = "same_role_source:"
+"""Start of the names of positions that lie in the donor row."""
 
 
 @dataclass(frozen=True)
@@ -436,24 +455,6 @@ def collect_drops(examples: pd.DataFrame) -> tuple[Dropped, ...]:
     fields = [name.removeprefix("drop_") for name in names]
     rows = gone[names].itertuples(index=False, name=None)
     return tuple(Dropped(**dict(zip(fields, map(str, row), strict=True))) for row in rows)
-
-
-def for_display(frame: pd.DataFrame, all_columns: bool) -> pd.DataFrame:
-    """Return a frame with nulls for missing values; without empty columns unless
-    ``all_columns``.
-    """
-    frame = with_nulls(frame)
-    return frame[columns_with_values(frame, all_columns)]
-
-
-def columns_with_values(frame: pd.DataFrame, all_columns: bool) -> list[str]:
-    """Return the columns to show: those with a value, keys and numbers; all if ``all_columns`` or
-    the frame is empty.
-    """
-    names = list(map(str, frame))
-    if all_columns or frame.empty:
-        return names
-    return [name for name in names if name in ALWAYS_SHOWN or frame[name].notna().any()]
 
 
 def parse_positions(row_id: object, text: object, n_tokens: int) -> dict[str, list[int]]:

@@ -26,7 +26,7 @@ from anchorlens.constants import TRUTH_READOUTS
 from anchorlens.display import short_repr
 from anchorlens.errors import RunError
 from anchorlens.runs.checksums import check_file
-from anchorlens.runs.schema import TABLE_COLUMNS
+from anchorlens.runs.schema import TABLE_COLUMNS, TEXT_AUCS, VALUE_COLUMNS
 
 _AGAIN = "Make the run again."
 _INTEGERS = frozenset(
@@ -49,34 +49,19 @@ _FLAGS = frozenset(("by_construction", "pre_answer_token_differs", "probe_above_
 _LISTS = {"token_ids": pa.int64(), "tokens": pa.string(), "donor_ids": pa.string()}
 _NUMBERS = frozenset(
     (
-        "value_before",
-        "value_after",
-        "effect",
-        "logp_before",
-        "logp_after",
-        "logit_diff_before",
-        "logit_diff_after",
-        "donor_logit_before",
-        "donor_logit_after",
-        "donor_p_before",
-        "donor_p_after",
-        "donor_is_top_before",
-        "donor_is_top_after",
+        *VALUE_COLUMNS,
         "p",
         "value",
         "ci_low",
         "ci_high",
         "sim_low",
         "sim_high",
-        "value_before",
         "auc",
         "auc_low",
         "auc_high",
         "noise_floor",
         "frac_null_incomplete",
-        "answer_text_auc",
-        "qa_text_auc",
-        "qa_text_auc_low",
+        *TEXT_AUCS,
         "popularity",
         "qa_text_score",
         "n_effective",

@@ -15,7 +15,7 @@ carry it in the population, and no value of the sample shows how far they fall. 
 then lies at the end of the scale (Gaffke's bound).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,18 +119,7 @@ def band(
             sim_high[stepped] = inside.value[stepped] + bound
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
-    low, high, sim_low, sim_high = ends
-    n_effective = np.full(len(usable), effective_questions(estimate.effects[:, usable]))
-    return Band(
-        value=np.asarray(estimate.value, dtype=np.float64),
-        low=low,
-        high=high,
-        sim_low=sim_low,
-        sim_high=sim_high,
-        n=estimate.n_questions,
-        n_clusters=estimate.n,
-        n_effective=n_effective,
-    )
+    return _make_band(estimate, ends, effective_questions(estimate.effects[:, usable]))
 
 
 def effective_questions(effects: Array) -> float:
@@ -274,7 +263,18 @@ def auc_band(estimate: Estimate, *, level: float = 0.95, cross_fitted: bool = Fa
             # 0.95 above it in 9 % of curves.
             bottom[usable] = np.where(inside.value < 0.5, _stretch(down, size), down)
             top[usable] = np.where(inside.value > 0.5, _stretch(up, size), up)
-    unknown = np.full(len(usable), np.nan)
+    return _make_band(estimate, (low, high, sim_low, sim_high), np.nan)
+
+
+def _make_band(estimate: Estimate, ends: Iterable[Array], n_effective: float) -> Band:
+    """Return both bands of an estimate.
+
+    Args:
+        estimate: Values with standard errors.
+        ends: Low and high end of the pointwise band, then of the simultaneous one, [point] each.
+        n_effective: Effective number of questions; NaN where it is not defined.
+    """
+    low, high, sim_low, sim_high = ends
     return Band(
         value=np.asarray(estimate.value, dtype=np.float64),
         low=low,
@@ -283,7 +283,7 @@ def auc_band(estimate: Estimate, *, level: float = 0.95, cross_fitted: bool = Fa
         sim_high=sim_high,
         n=estimate.n_questions,
         n_clusters=estimate.n,
-        n_effective=unknown,
+        n_effective=np.full(len(low), n_effective),
     )
 
 

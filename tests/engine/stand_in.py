@@ -167,7 +167,7 @@ class _Grid(GridCells):
 
     @property
     def differs(self) -> torch.Tensor:
-        shape = self.own.shape
+        shape = self.corrupted.shape
         return torch.ones(shape[0], *shape[2:4], 1, dtype=torch.bool)
 
 
@@ -209,7 +209,12 @@ def run_grid(
         made = torch.empty(adapter.n_layers, n_rows, n_pos, *width, dtype=shape.dtype, device="cpu")
         streams = made.pin_memory().to(GPU, non_blocking=True)
         grid = _Grid(
-            adapter=adapter, site=site, columns=columns, tokens=tokens, clean=streams, own=streams
+            adapter=adapter,
+            site=site,
+            columns=columns,
+            tokens=tokens,
+            clean=streams,
+            corrupted=streams,
         )
         for together in join_passes(plan_passes(cone, grid, reader, cells, budget), budget):
             planned = max(planned, joint_bytes(together))

@@ -42,7 +42,7 @@ def test_what_is_done_is_done(tiny_model, tmp_path, monkeypatch):
     model, out = tiny_model("llama"), tmp_path / "out"
     first = swap(model, out=out, resume=True)  # nothing is there yet: it begins
     before = hashes(out)
-    monkeypatch.setattr(driver.LocalRunner, "shard", None)  # nothing is measured
+    monkeypatch.setattr(driver.LocalRunner, "measure_shards", None)  # nothing is measured
     assert swap(model, out=out, resume=True).samples().equals(first.samples())
     for more, said in (
         ({"resume": True, "n_donors": 2}, r"n_donors: 1 before, 2 now"),

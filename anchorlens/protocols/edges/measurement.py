@@ -294,10 +294,7 @@ class EdgesMeasurement(Measurement[Edges, EdgeInputs, PairContext]):
         stored: StoredInputs,
         rows: Collection[str],
     ) -> dict[str, Any]:
-        """Measure the sources' own runs of some pairs."""
-        some = replace(inputs, pairs=tuple(pair for pair in inputs.pairs if pair.base.id in rows))
-        values = some.read_sources(adapter, spec).source_values or {}
-        return {"pairs": {name: {"source_value": value} for name, value in values.items()}}
+        return inputs.record_again(adapter, spec, rows)
 
     def from_run(self, adapter: Adapter, spec: Edges, stored: StoredInputs) -> EdgeInputs:
         """Rebuild the pairs from a run directory."""

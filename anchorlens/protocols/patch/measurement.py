@@ -3,7 +3,6 @@ place.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -193,10 +192,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         stored: StoredInputs,
         rows: Collection[str],
     ) -> dict[str, Any]:
-        """Measure the sources' own runs of some pairs."""
-        some = replace(inputs, pairs=tuple(pair for pair in inputs.pairs if pair.base.id in rows))
-        values = some.read_sources(adapter, spec).source_values or {}
-        return {"pairs": {name: {"source_value": value} for name, value in values.items()}}
+        return inputs.record_again(adapter, spec, rows)
 
     def from_run(self, adapter: Adapter, spec: Patch, stored: StoredInputs) -> PatchInputs:
         """Rebuild the pairs from a run directory."""

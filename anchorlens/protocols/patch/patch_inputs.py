@@ -2,7 +2,7 @@
 run directory.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -212,6 +212,16 @@ class PatchInputs(SweepInputs):
             found = measure(adapter, _batch(rows), (), reader).values[reading.name]
             values |= dict(zip(some, found.tolist(), strict=True))
         return replace(self, reading=reading, source_values=values)
+
+    def record_again(
+        self, adapter: Adapter, spec: PairSpecification, rows: Collection[str]
+    ) -> dict[str, Any]:
+        """Measure the sources' own runs of some pairs again, and return their entries of
+        ``run.json``.
+        """
+        some = replace(self, pairs=tuple(pair for pair in self.pairs if pair.base.id in rows))
+        values = some.read_sources(adapter, spec).source_values or {}
+        return {"pairs": {name: {"source_value": value} for name, value in values.items()}}
 
 
 def _batch(rows: Sequence[TokenizedPrompt]) -> TokenBatch:
