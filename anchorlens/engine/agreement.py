@@ -28,7 +28,7 @@ _NOISE = 2e-4
 # In float32 a patched cell may differ by this many times the unpatched difference (measured: 1.6
 # over all positions of a prompt; single positions vary more). In any dtype by this many units in
 # the last place of its logits.
-_TIMES_NOISE = 6
+_TIMES_UNPATCHED_GAP = 6
 _LAST_PLACES = 8
 # Rows whose logits are compared at once, and random states on which a metric is tried.
 _ROWS = 64
@@ -131,7 +131,7 @@ def _do_logits_agree(
     after, _, largest = _gap(adapter, own[1], exact[1])
     if not before <= _NOISE * deviation:
         return False
-    return after <= _TIMES_NOISE * before + _last_places(adapter, largest)
+    return after <= _TIMES_UNPATCHED_GAP * before + _last_places(adapter, largest)
 
 
 def _is_within_noise(

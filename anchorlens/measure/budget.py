@@ -29,21 +29,24 @@ from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.errors import InputError
 from anchorlens.models.devices import free_memory
 
-# Bytes per row of samples.parquet: while rows are collected, and while they are sorted.
-_ROW_BYTES, _ORDERED_BYTES = 320, 700
+# Bytes per row of samples.parquet while rows are collected, and while they are sorted.
+_ROW_BYTES = 320
+_ORDERED_BYTES = 700
 
 # Rows of one checked cell in a pass: clean, donor, changed.
 _CHECK_ROWS = 3
 # Share of the work of a sweep that its checked cells take where their number is not given, and
 # limits of it.
-_CHECK_SHARE, _LEAST_CHECKS, _MOST_CHECKS = 0.05, 2, 64
+_CHECK_SHARE = 0.05
+_LEAST_CHECKS = 2
+_MOST_CHECKS = 64
 # Checked cells in one pass, if memory allows; more are not faster.
 _CHECKED_AT_ONCE = 8
 
 Item = TypeVar("Item")
 
 
-def check_rows(cells: int, rows: int) -> int:
+def count_check_rows(cells: int, rows: int) -> int:
     """Return the largest number of rows of a pass over checked cells of ``rows`` rows: the changed
     ones, and each clean row and donor once.
     """
@@ -191,12 +194,15 @@ class MemoryBudget:
                 and self.engine.pass_bytes(size, lanes) <= budget
             )
 
-        rows, step = 1, 1
+        rows = 1
+        step = 1
         while fit(rows + step):  # exponential search, because memory alone may allow very many rows
-            rows, step = rows + step, 2 * step
+            rows += step
+            step *= 2
         while step > 1:
             step //= 2
-            rows += step * fit(rows + step)
+            if fit(rows + step):
+                rows += step
         return rows
 
     def terms_of(self, rows: int, width: int, lanes: int = 0) -> dict[str, int]:
@@ -276,7 +282,7 @@ class MemoryBudget:
             # Half of the cells are checked after the first batches, if there are others.
             is_alone = (n_passes or len(sizes)) == 1
             cells_at_once = min(checks if is_alone else checks - checks // 2, _CHECKED_AT_ONCE)
-            together = self._rows_bytes(check_rows(cells_at_once, n_pairs or rows), width)
+            together = self._rows_bytes(count_check_rows(cells_at_once, n_pairs or rows), width)
             own = max(self._rows_bytes(1, width), min(together, self.budget))
             if own > largest_pass:
                 largest_pass = own
@@ -366,7 +372,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Together(Generic[U]):
+class UnitGroup(Generic[U]):
     """Units that run through the layers together, so that each weight is read from memory once."""
 
     parts: tuple[U, ...]
@@ -376,13 +382,13 @@ class Together(Generic[U]):
         """Amount of work, in the unit of the progress bar."""
         return sum(part.work for part in self.parts)
 
-    def split(self) -> "tuple[Together[U], ...]":
+    def split(self) -> "tuple[UnitGroup[U], ...]":
         """Split the units in halves, else the only unit; () if that one cannot be split."""
         first, *others = self.parts
         if others:
-            return tuple(Together(tuple(half)) for half in halves(self.parts))
+            return tuple(UnitGroup(tuple(half)) for half in halves(self.parts))
         parts: Any = first.split()  # of the same kind
-        return tuple(Together((part,)) for part in parts)
+        return tuple(UnitGroup((part,)) for part in parts)
 
 
 # Fraction of the allowed memory above which freed pages are returned. Peaks with 57 MB planned in a

@@ -182,11 +182,14 @@ Index: TypeAlias = tuple[int, ...]
 
 # Share of the work of a grid that its checked cells take, and how many there are at least and at
 # most.
-_SHARE, _LEAST, _MOST = 0.03, 2, 16
+_SHARE = 0.03
+_LEAST = 2
+_MOST = 16
 # Tokens of a full forward pass up to which more rows hardly take longer: SmolLM2 on two cores takes
-# 0.18 CPU seconds for one row of 16 tokens and 0.22 for three. And tokens beyond which cells run
-# one after the other.
-_CHEAP, _TOGETHER = 48, 4096
+# 0.18 CPU seconds for one row of 16 tokens and 0.22 for three.
+_CHEAP = 48
+# Tokens beyond which cells run one after the other.
+_TOGETHER = 4096
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from anchorlens.engine.patches import SwapBatch, TokenBatch
 from anchorlens.engine.readouts import Metrics
 from anchorlens.engine.rounding_noise import TIMES_NOISE
 from anchorlens.errors import AnchorlensError, InputError
-from anchorlens.measure.budget import OomSplitter, Together
+from anchorlens.measure.budget import OomSplitter, UnitGroup
 from anchorlens.measure.checks import (
     DIFFERS,
     ROUNDING,
@@ -302,10 +302,10 @@ class _GridPasses:
         splitter = OomSplitter(grid.adapter.device)
         measure = partial(self._run_together, reader=reader, wanted=wanted)
         for together in join_passes(passes, budget):
-            splitter.measure_or_split(measure, Together(tuple(one.content for one in together)))
+            splitter.measure_or_split(measure, UnitGroup(tuple(one.content for one in together)))
 
     def _run_together(
-        self, rectangles: Together[Rectangle], *, reader: FunctionReader, wanted: set[Index]
+        self, rectangles: UnitGroup[Rectangle], *, reader: FunctionReader, wanted: set[Index]
     ) -> None:
         """Measure the cells of passes that run through the layers together."""
         grid = self._grid

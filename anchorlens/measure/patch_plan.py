@@ -1,7 +1,7 @@
 """Plan of a sweep of activation patches: batches that fit into memory, and their cost.
 
 A :class:`Batch` is a rectangle of cells (pairs, places, layers) that one pass measures. Consecutive
-batches run through the layers together (:class:`~anchorlens.measure.budget.Together`), so that each
+batches run through the layers together (:class:`~anchorlens.measure.budget.UnitGroup`), so that each
 weight is read from memory once and batches of the same rows share their clean rows. Sizes come from
 the geometry that the engine runs (:mod:`anchorlens.engine.geometry`).
 """
@@ -29,7 +29,7 @@ from anchorlens.engine.hooked_passes import full_reader
 from anchorlens.engine.patches import common_prefix, window_layers
 from anchorlens.engine.readouts import Reader
 from anchorlens.garbage import pause_collection
-from anchorlens.measure.budget import MemoryBudget, SweepPlan, Together, halves
+from anchorlens.measure.budget import MemoryBudget, SweepPlan, UnitGroup, halves
 from anchorlens.measure.patched_pairs import (
     Pair,
     count_directions,
@@ -186,7 +186,7 @@ def joint_terms(passes: Sequence[SizedPass[Any]]) -> dict[str, int]:
 class SwapSweepPlan(SweepPlan):
     """Cost of a sweep of patches, and its groups of batches in execution order."""
 
-    groups: tuple[Together[Batch], ...]
+    groups: tuple[UnitGroup[Batch], ...]
 
     @property
     def batches(self) -> tuple[Batch, ...]:
@@ -347,9 +347,9 @@ def _count_pairs(passes: Sequence[SizedPass[Batch]]) -> int:
     return len({pair.key for one in passes for pair in one.content.pairs})
 
 
-def _batches_together(passes: Sequence[SizedPass[Batch]]) -> Together[Batch]:
+def _batches_together(passes: Sequence[SizedPass[Batch]]) -> UnitGroup[Batch]:
     """Return the batches of passes that run together."""
-    return Together(tuple(one.content for one in passes))
+    return UnitGroup(tuple(one.content for one in passes))
 
 
 def _pack_passes(

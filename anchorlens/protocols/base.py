@@ -31,8 +31,8 @@ from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.analysis import Analysis
 from anchorlens.runs.schema import InputTable
 
-# FLOPs of a shard, and the largest number of shards.
-_SHARD_FLOP, _MOST_SHARDS = SHARD_FLOPS, 1000
+# Largest number of shards of a sweep.
+_MOST_SHARDS = 1000
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Plan:
         """Groups of consecutive units that are stored together, of about 1e12 FLOPs or more; at
         most about 1,000 groups.
         """
-        least = max(_SHARD_FLOP, self.cost.flops / _MOST_SHARDS)
+        least = max(SHARD_FLOPS, self.cost.flops / _MOST_SHARDS)
         total = sum(unit.work for unit in self.units) or 1.0
         shards: list[list[Any]] = [[]]
         held = 0.0
@@ -120,7 +120,7 @@ class Plan:
         return tuple(map(tuple, shards))
 
     @cached_property
-    def memory(self) -> OomSplitter:
+    def splitter(self) -> OomSplitter:
         """Splitter of units that run out of memory; counts the splits of the sweep."""
         return OomSplitter(self.device)
 

@@ -16,7 +16,7 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.patches import OnProgress
 from anchorlens.engine.readouts import Metrics, Reader
 from anchorlens.engine.reference import ReferenceEngine
-from anchorlens.measure.budget import Together
+from anchorlens.measure.budget import UnitGroup
 from anchorlens.measure.patch_plan import Batch
 from anchorlens.measure.patch_runner import PatchRunner, Values
 from anchorlens.measure.patched_pairs import MakeStreams, Pair, Placement, group_by_places
@@ -64,7 +64,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
         """Return the number of layers patched together."""
         return 1
 
-    def checks_writes(self, spec: SpecT) -> bool:
+    def compares_writes(self, spec: SpecT) -> bool:
         """Return whether what the cone engine writes is compared with full forward passes of the
         sources.
         """
@@ -105,7 +105,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
             make_reader=partial(self.reader, engine.adapter, inputs),
             make_streams=self.make_streams(inputs, spec),
             metric=self.metric(inputs, spec),
-            compares_writes=self.checks_writes(spec),
+            compares_writes=self.compares_writes(spec),
             batch_size=spec.batch_size,
             max_memory=spec.max_memory,
             stored_bytes=self.bytes_of_inputs(inputs),
@@ -124,7 +124,7 @@ class PatchingMeasurement(Measurement[SpecT, InputsT, ContextT]):
 
     @override
     def measure(
-        self, engine: Engine, inputs: InputsT, spec: Any, unit: Together[Batch], on_work: OnWork
+        self, engine: Engine, inputs: InputsT, spec: Any, unit: UnitGroup[Batch], on_work: OnWork
     ) -> pd.DataFrame:
         runner = self.batch_runner(engine, inputs, spec)
         values = runner.run(unit.parts, lambda share: on_work(share * unit.work))

@@ -315,36 +315,32 @@ class LocalRunner(Runner):
         # Shards are independent of each other: any may be measured first, or alone.
         for number in numbers:
             with self._fix_conditions():
-                shard = self._measure_shard(self._fit(bar), number, bar)
-            yield number, shard
-
-    def _measure_shard(self, sweep: _FittedSweep, number: int, bar: Progress) -> Shard:
-        """Measure a shard; the first batch of the sweep is checked at once."""
-        sweep.engine.reset(sweep.context.prefix)
-        units = sweep.plan.shards[number]
-        memory = sweep.plan.memory
-        splits = memory.splits
-        frames: list[pd.DataFrame] = []
-        notes = ShardNotes(inputs=sweep.inputs_sha256, work=_work_of(units))
-        measure = partial(
-            self._protocol.measure,
-            sweep.engine,
-            sweep.inputs,
-            sweep.spec,
-            on_work=partial(_on_work, sweep.heap, bar),
-        )
-        for unit in units:
-            parts = memory.measure_or_split(measure, unit)
-            for part in parts:
-                self._make_spot_checker(sweep).check_finite(part)
-            whole = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
-            frames.append(whole)
-            if number == 0 and len(frames) == 1:
-                self._check_first_batch(sweep, whole, notes, bar)
-        frames = [frame for frame in frames if len(frame)]
-        samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-        notes.splits = memory.splits - splits
-        return Shard(samples, asdict(notes))
+                sweep = self._fit(bar)
+                sweep.engine.reset(sweep.context.prefix)
+                units = sweep.plan.shards[number]
+                splitter = sweep.plan.splitter
+                splits = splitter.splits
+                frames: list[pd.DataFrame] = []
+                notes = ShardNotes(inputs=sweep.inputs_sha256, work=_work_of(units))
+                measure = partial(
+                    self._protocol.measure,
+                    sweep.engine,
+                    sweep.inputs,
+                    sweep.spec,
+                    on_work=partial(_on_work, sweep.heap, bar),
+                )
+                for unit in units:
+                    parts = splitter.measure_or_split(measure, unit)
+                    for part in parts:
+                        self._make_spot_checker(sweep).check_finite(part)
+                    whole = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+                    frames.append(whole)
+                    if number == 0 and len(frames) == 1:
+                        self._check_first_batch(sweep, whole, notes, bar)
+                frames = [frame for frame in frames if len(frame)]
+                samples = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+                notes.splits = splitter.splits - splits
+            yield number, Shard(samples, asdict(notes))
 
     def _check_first_batch(
         self, sweep: _FittedSweep, samples: pd.DataFrame, notes: ShardNotes, bar: Progress
@@ -415,7 +411,7 @@ class LocalRunner(Runner):
         assert sweep is not None  # a sweep is planned before it is measured
         if isinstance(sweep, _FittedSweep):
             return sweep
-        before = sweep.plan.memory.splits
+        before = sweep.plan.splitter.splits
         on_work = partial(_on_work, sweep.heap, bar)
         inputs = self._protocol.fit(sweep.engine, sweep.inputs, sweep.spec, sweep.plan, on_work)
         fitted = _FittedSweep(
@@ -426,7 +422,7 @@ class LocalRunner(Runner):
             plan=sweep.plan,
             heap=sweep.heap,
             inputs_sha256=_digest(inputs.table().inputs),
-            fit_splits=sweep.plan.memory.splits - before,
+            fit_splits=sweep.plan.splitter.splits - before,
         )
         self._sweep = fitted
         return fitted

@@ -26,7 +26,7 @@ from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, TIMES_NOISE, round_anew
 from anchorlens.errors import CheckError, InputError
-from anchorlens.measure.budget import check_rows
+from anchorlens.measure.budget import count_check_rows
 from anchorlens.measure.checks import DIFFERS, ComparedCell
 from anchorlens.models.adapter import Adapter
 from anchorlens.protocols.base import KnownCells, Measurement, Recheckable, StepMetrics
@@ -345,7 +345,7 @@ def add_reference_values(
     width = inputs.max_tokens
     n_rows = len(cells[["example_id", "donor_id"]].drop_duplicates())
     shape = reference.adapter.shape
-    while size > 1 and rows_bytes(shape, check_rows(size, n_rows), width) > budget:
+    while size > 1 and rows_bytes(shape, count_check_rows(size, n_rows), width) > budget:
         size //= 2
     assert isinstance(protocol, Recheckable)  # checked by the callers
     records: list[dict[Any, Any]] = cells.to_dict("records")

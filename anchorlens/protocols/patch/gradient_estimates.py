@@ -12,7 +12,7 @@ from anchorlens.engine.patches import OnProgress
 from anchorlens.engine.readouts import KL, Metrics
 from anchorlens.engine.site_gradients import patch_scores, site_activations, site_gradients
 from anchorlens.errors import InputError
-from anchorlens.measure.budget import MemoryBudget, Together
+from anchorlens.measure.budget import MemoryBudget, UnitGroup
 from anchorlens.measure.patch_plan import Batch
 from anchorlens.measure.patch_runner import Values
 from anchorlens.models.adapter import Adapter
@@ -66,14 +66,14 @@ def warn_of_flat_metric(metric: object, direction: str, others: str) -> None:
 def plan_attribution(engine: Engine, inputs: PatchInputs, spec: Patch) -> Plan:
     """Return one unit of work per pair, and the predicted cost."""
     shape = engine.adapter.shape
-    groups: list[Together[Batch]] = []
+    groups: list[UnitGroup[Batch]] = []
     cells = 0
     flops = 0.0
     most = 0
     for pair in inputs.pairs:
         assert pair.source is not None  # every pair has two prompts
         batch = Batch((pair,), inputs.layers)
-        groups.append(Together((batch,)))
+        groups.append(UnitGroup((batch,)))
         cells += batch.work
         flops += rows_flops(shape, 1, len(pair.source.ids))
         flops += _WITH_BACKWARD * rows_flops(shape, 1, len(pair.target.ids))

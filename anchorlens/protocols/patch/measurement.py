@@ -111,7 +111,7 @@ class PatchMeasurement(PatchingMeasurement[Patch, PatchInputs, PairContext]):
         return inputs.reading.stored_bytes
 
     @override
-    def checks_writes(self, spec: Patch) -> bool:
+    def compares_writes(self, spec: Patch) -> bool:
         return spec.n_spot_checks != 0
 
     @override

@@ -226,7 +226,7 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
             q[list(batch.rows)] = flips
 
         for batch in plan.reading:
-            plan.memory.measure_or_split(read, RowBatch(batch, 2))
+            plan.splitter.measure_or_split(read, RowBatch(batch, 2))
         assert fitted.probe_layer is not None  # probes were fitted
         false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
         left_out: list[int] = []

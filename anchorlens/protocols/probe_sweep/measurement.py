@@ -226,7 +226,7 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
             states[:, list(batch.rows)] = self.read(engine, inputs, spec, rows, layers, on_work)[0]
 
         for batch in plan.training:
-            plan.memory.measure_or_split(read, RowBatch(batch))
+            plan.splitter.measure_or_split(read, RowBatch(batch))
         if spec.probes is None:
             used = fit_probes(
                 truth,
