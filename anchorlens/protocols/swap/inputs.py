@@ -54,8 +54,9 @@ from anchorlens.protocols.swap.pairing import (
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.donors import DirectionPicker, pair_positions
+from anchorlens.questions.drops import no_rows_left
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import Rows, TokenRow, check_rows_left, make_rows
+from anchorlens.questions.tokens import Rows, TokenRow, make_rows
 from anchorlens.runs.schema import InputTable
 
 
@@ -188,7 +189,8 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     reading = replace(reading, n_layers=context.adapter.n_layers)
     dropped = [*context.dropped, *rows.dropped]
     where = f"in {context.data.name}"
-    check_rows_left(rows.rows, dropped, where)
+    if not rows.rows:
+        raise no_rows_left(dropped, where)
     # donors='zero' needs no pool.
     pool = _pool(context, spec, reading, rows) if spec.donors != "zero" else ()
     maker = PairMaker(
@@ -298,9 +300,11 @@ def _check_pairs(
     pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str
 ) -> None:
     """Raise EmptySweepError if no row has a donor; the message names arguments to change."""
+    if pairs:
+        return
     counts = Counter(d.reason for d in dropped).most_common()
-    if pairs or counts[0][0] != "no_donor":
-        return check_rows_left(pairs, dropped, where)
+    if counts[0][0] != "no_donor":
+        raise no_rows_left(dropped, where)
     cures = ["Take more rows (donors come from the whole file)"]
     if spec.donors == "same_relation":
         cures.append("donors='random'")
@@ -327,7 +331,9 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
         )
         return select_known_rows(answered, context.prompt), Reading(spec.readout)
     truth = build_truth_rows(context, spec, context.examples)
-    check_rows_left(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
+    if not truth.rows:
+        dropped = [*context.dropped, *truth.dropped]
+        raise no_rows_left(dropped, f"in {context.data.name}")
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
     truth.check()

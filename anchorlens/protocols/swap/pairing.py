@@ -18,7 +18,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.p_true import truth_reader
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.answer_text import is_right
@@ -31,11 +31,9 @@ from anchorlens.questions.donors import (
     same_role_positions,
 )
 from anchorlens.questions.tokens import (
-    RowDropped,
     RowTokenizer,
     TokenRow,
     answer_reads,
-    drop,
     first_difference,
 )
 
@@ -181,7 +179,7 @@ class PairMaker:
                     if self.spec.align == "equal"
                     else f"no row of another question serves with align={self.spec.align!r}"
                 )
-                self.dropped.append(drop(row.example, "no_donor", detail))
+                self.dropped.append(row.example.drop("no_donor", detail))
             yield from made
             if made and self.same_answers is not None:
                 yield from self._same_answer(row, self.same_answers)
@@ -209,7 +207,7 @@ class PairMaker:
             lacks = [a for a in ("exact_question", *anchors) if not row.positions[a]]
             if lacks or (rule == "mean" and not statistics.covers(row, anchors)):
                 why = f"no token at {lacks}" if lacks else "longer than all reference rows"
-                self.dropped.append(drop(row.example, "no_donor", why))
+                self.dropped.append(row.example.drop("no_donor", why))
                 continue
             paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
             placements = self._placements(row, None, row.id, rule, paired, with_null=True)
