@@ -46,9 +46,9 @@ from anchorlens.protocols.swap.pairing import (
     SameAnswerPicker,
     at_difference,
     direction_label,
-    direction_name,
     donor_picker,
     pre_answer_token_differs,
+    swap_direction_id,
     towards,
 )
 from anchorlens.protocols.swap.spec import Swap
@@ -441,7 +441,7 @@ def _load_draws(
     for draw in range(spec.n_null_draws):
         label = direction_label(spec, base.id, donor_id, place.anchor, draw)
         own = replace(place, direction_label=label, draw=draw)
-        names = [direction_name(base.id, donor_id, draw, side) for side in (0, 1)]
+        names = [swap_direction_id(base.id, donor_id, draw, side) for side in (0, 1)]
         if ("direction", names[0]) in stored.rows:
             rows = stored.row("direction", names[0]), stored.row("direction", names[1])
             own = replace(own, towards=towards(rows, target, own))

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from anchorlens.constants import NULL_CONTROLS, SITE_ORDER
 from anchorlens.engine.patches import window_layers
@@ -48,26 +49,25 @@ QAPair: TypeAlias = Pair[TokenRow]
 class WrongAnswerPicker(DonorPicker):
     """Picker that excludes donors whose answer is correct for the base question."""
 
-    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
+    @override
+    def is_eligible(self, base: TokenRow, row: TokenRow) -> bool:
         right = is_right(row.answer.exact.of(row.answer.text), base.example.answers)
-        return not right and super()._eligible(base, row)
+        return not right and super().is_eligible(base, row)
 
 
 @dataclass(frozen=True)
 class SameAnswerPicker(DonorPicker):
     """Picker of other questions with the answer of the base."""
 
-    def _candidates(self, base: TokenRow) -> list[TokenRow]:
-        alike = self._by_shape.get(self._shape(base), [])
-        return [row for row in alike if self._is_same(base, row)]
+    @override
+    def candidates(self, base: TokenRow) -> list[TokenRow]:
+        return [row for row in super().candidates(base) if row.answer_ids == base.answer_ids]
 
-    def _is_same(self, base: TokenRow, row: TokenRow) -> bool:
-        return row.answer_ids == base.answer_ids
-
-    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
+    @override
+    def is_eligible(self, base: TokenRow, row: TokenRow) -> bool:
         if row.example.question_id == base.example.question_id:
             return False
-        return self._can_pair(base, row)
+        return self.can_pair(base, row)
 
 
 def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], Sequence[TokenRow]]:
@@ -101,14 +101,113 @@ def pre_answer_token_differs(pair: QAPair) -> bool | None:
     return None if pair.source is None else not pair.same_tokens("pre_answer")
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Readout of a swap sweep, with its rows and probes.
+
+    Attributes:
+        readout: Name or function of the readout.
+        truth: Labelled rows with their splits; None for answer readouts.
+        probes: Fitted or given probes; None unless the readout is ``probe``.
+        n_layers: Number of layers of the model.
+    """
+
+    readout: ReadoutLike
+    truth: TruthRows | None = None
+    probes: CrossFittedProbes | None = None
+    n_layers: int = 0
+
+    @property
+    def probe_layer(self) -> int | None:
+        """Layer k* of the probe; None for other readouts."""
+        return None if self.probes is None else self.probes.probe_layer
+
+    def event(self, row: TokenRow) -> int:
+        """Return 1 if the event of P is the case for a row, else 0."""
+        return 1 - row.answer.label if self.readout == "p_true" else row.answer.label
+
+    def reader(self, adapter: Adapter, pairs: Sequence[QAPair]) -> Reader:
+        """Return the reader of a batch. Raise LeakError if a probe was trained on a question."""
+        targets = [p.target for p in pairs]
+        if self.readout == "p_true":
+            return truth_reader(adapter, targets)
+        if self.probes is not None:
+            probes = self.probes
+            layer = probes.probe_layer
+            ids = [row.example.question_id for row in targets]
+
+            def score(states: Tensor) -> Float[Tensor, "example"]:
+                return torch.from_numpy(probes.log_odds(layer, states.numpy(), ids)).float()
+
+            last = torch.tensor([row.positions["answer"][-1] for row in targets])
+            return StateReader(layer, probes.site, last, score)
+        name, function = make_readout(self.readout)
+        donors = [pair.donor for pair in pairs]
+        reads = answer_reads(targets, donors, first_only=name == "first_token")
+        return AnswerReader(reads, function)
+
+    def reaches(self, spec: Swap, anchor: str, control: str, layer: int) -> bool:
+        """Return whether a swap can reach the readout; other cells are missing, not zero."""
+        first = window_layers(layer, spec.window, layer + 1).start
+        if self.probes is None or first < self.probes.probe_layer:
+            return True
+        if first > self.probes.probe_layer:
+            return False
+        # In the layer of the probe, other positions act only through its attention, which reads
+        # resid_pre.
+        if not isinstance(spec.site, str) or spec.site == "resid_pre":
+            return True
+        return (
+            anchor == "answer"
+            and control in ("none", NORM_MATCHED)
+            and SITE_ORDER.index(spec.site) <= SITE_ORDER.index(self.probes.site)
+        )
+
+    def is_by_construction(
+        self, spec: Swap, pair: QAPair, anchor: str, control: str, layer: int
+    ) -> bool:
+        """Return whether the value of a cell follows by construction.
+
+        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer``
+        in most rows) change nothing, and ``pre_answer_all`` inserts the donor's answer tokens. A
+        swap of ``answer`` at k* makes the probe read the donor's state. ``same_role`` and
+        ``norm_matched`` change nothing with equal tokens, or without a position. After the last
+        attention a change reaches the readout at its own position only.
+        """
+        changed = window_layers(layer, spec.window, layer + spec.window)
+        if (
+            isinstance(spec.site, str)
+            and spec.site != "resid_pre"
+            and self.probes is None
+            and changed.start == self.n_layers - 1
+        ):
+            read: set[int] = set()
+            if self.readout != "p_true":
+                read.update(pair.target.positions["pre_answer_all"])
+            changed_positions: set[int] = set()
+            for place in pair.placements:
+                if (place.anchor, place.control) == (anchor, control):
+                    changed_positions.update(place.target_positions)
+            if not read & changed_positions:
+                return True
+        same = changed == range(1) and pair.same_tokens(anchor, control)
+        if control != "none":
+            return control != NULL and (
+                not pair.slots(anchor, control) or (spec.site == "resid_pre" and same)
+            )
+        if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
+            return True
+        return anchor == "answer" and self.probe_layer in changed
+
+
 def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str, draw: int = 0) -> str:
     """Return the label of the random directions of ``norm_matched``."""
     label = f"{spec.seed}:{NORM_MATCHED}:{base_id}:{donor_id}:{anchor}"
     return f"{label}:{draw}" if draw else label
 
 
-def direction_name(base_id: str, donor_id: str, draw: int, side: int) -> str:
-    """Return the name of a row of a direction: ``base~donor~0a``."""
+def swap_direction_id(base_id: str, donor_id: str, draw: int, side: int) -> str:
+    """Return the id of a row of a direction: ``base~donor~0a``."""
     return f"{base_id}~{donor_id}~{draw}{'ab'[side]}"
 
 
@@ -246,23 +345,12 @@ class PairMaker:
         spec = self.spec
         placements: list[Placement] = []
         for anchor, (to, by) in paired.items():
-            placements.append(Placement(anchor, "none", to, by))
+            swap = Placement(anchor, "none", to, by)
+            placements.append(swap)
             for control in spec.null_controls if with_null else ():
-                if control == SAME_ROLE:
-                    assert source is not None  # the specification refuses a statistic
-                    label = f"{spec.seed}:{control}:{base_id}:{donor_id}:{anchor}"
-                    where = same_role_positions(target, source, anchor, len(by), label)
-                    self._count_format(target, where[0])
-                    null = Placement(anchor, control, *where)
-                elif control == NORM_MATCHED:
-                    null = Placement(anchor, control, to, by)
-                elif control == SAME_ANSWER:
+                if control == SAME_ANSWER:
                     continue  # its donor is another row
-                else:
-                    where = null_positions(
-                        target, anchor, len(by), spec.seed, donor_id, spec.null_region
-                    )
-                    null = Placement(anchor, control, where, by[: len(where)])
+                null = self._null_placement(control, swap, target, source, base_id, donor_id)
                 name = anchor if control == NULL else f"{anchor}, {control}"
                 lacking = len(by) - len(null.target_positions)
                 self.null_shortfall[name] = self.null_shortfall.get(name, 0) + lacking
@@ -271,6 +359,30 @@ class PairMaker:
                 else:
                     placements.append(null)
         return tuple(placements)
+
+    def _null_placement(
+        self,
+        control: str,
+        swap: Placement,
+        target: TokenRow,
+        source: TokenRow | None,
+        base_id: str,
+        donor_id: str,
+    ) -> Placement:
+        """Return the placement of a null of a swap, which may have fewer positions."""
+        spec = self.spec
+        anchor = swap.anchor
+        n = len(swap.source_positions)
+        if control == NORM_MATCHED:
+            return replace(swap, control=control)
+        if control == SAME_ROLE:
+            assert source is not None  # the specification refuses a statistic
+            label = f"{spec.seed}:{control}:{base_id}:{donor_id}:{anchor}"
+            to, by = same_role_positions(target, source, anchor, n, label)
+            self._count_format(target, to)
+            return Placement(anchor, control, to, by)
+        to = null_positions(target, anchor, n, spec.seed, donor_id, spec.null_region)
+        return Placement(anchor, control, to, swap.source_positions[: len(to)])
 
     def _count_format(self, target: TokenRow, positions: Sequence[int]) -> None:
         """Count the positions of ``same_role`` that are no words of the question."""
@@ -305,8 +417,8 @@ class PairMaker:
             if both is None:
                 self.gaussian_draws += 1
             else:
-                first = replace(both[0], id=direction_name(*key, 0))
-                second = replace(both[1], id=direction_name(*key, 1))
+                first = replace(both[0], id=swap_direction_id(*key, 0))
+                second = replace(both[1], id=swap_direction_id(*key, 1))
                 both = (first, second)
             self._drawn[key] = both
         return self._drawn[key]
@@ -325,102 +437,3 @@ def towards(
             return None
         found.append(DirectionPrompt(row, positions))
     return found[0], found[1]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Readout of a swap sweep, with its rows and probes.
-
-    Attributes:
-        readout: Name or function of the readout.
-        truth: Labelled rows with their splits; None for answer readouts.
-        probes: Fitted or given probes; None unless the readout is ``probe``.
-        n_layers: Number of layers of the model.
-    """
-
-    readout: ReadoutLike
-    truth: TruthRows | None = None
-    probes: CrossFittedProbes | None = None
-    n_layers: int = 0
-
-    @property
-    def probe_layer(self) -> int | None:
-        """Layer k* of the probe; None for other readouts."""
-        return None if self.probes is None else self.probes.probe_layer
-
-    def event(self, row: TokenRow) -> int:
-        """Return 1 if the event of P is the case for a row, else 0."""
-        return 1 - row.answer.label if self.readout == "p_true" else row.answer.label
-
-    def reader(self, adapter: Adapter, pairs: Sequence[QAPair]) -> Reader:
-        """Return the reader of a batch. Raise LeakError if a probe was trained on a question."""
-        targets = [p.target for p in pairs]
-        if self.readout == "p_true":
-            return truth_reader(adapter, targets)
-        if self.probes is not None:
-            probes = self.probes
-            layer = probes.probe_layer
-            ids = [row.example.question_id for row in targets]
-
-            def score(states: Tensor) -> Float[Tensor, "example"]:
-                return torch.from_numpy(probes.log_odds(layer, states.numpy(), ids)).float()
-
-            last = torch.tensor([row.positions["answer"][-1] for row in targets])
-            return StateReader(layer, probes.site, last, score)
-        name, function = make_readout(self.readout)
-        donors = [pair.donor for pair in pairs]
-        reads = answer_reads(targets, donors, first_only=name == "first_token")
-        return AnswerReader(reads, function)
-
-    def reaches(self, spec: Swap, anchor: str, control: str, layer: int) -> bool:
-        """Return whether a swap can reach the readout; other cells are missing, not zero."""
-        first = window_layers(layer, spec.window, layer + 1).start
-        if self.probes is None or first < self.probes.probe_layer:
-            return True
-        if first > self.probes.probe_layer:
-            return False
-        # In the layer of the probe, other positions act only through its attention, which reads
-        # resid_pre.
-        if not isinstance(spec.site, str) or spec.site == "resid_pre":
-            return True
-        return (
-            anchor == "answer"
-            and control in ("none", NORM_MATCHED)
-            and SITE_ORDER.index(spec.site) <= SITE_ORDER.index(self.probes.site)
-        )
-
-    def is_by_construction(
-        self, spec: Swap, pair: QAPair, anchor: str, control: str, layer: int
-    ) -> bool:
-        """Return whether the value of a cell follows by construction.
-
-        The stream into block 0 depends on tokens only: equal tokens in both inputs (``pre_answer``
-        in most rows) change nothing, and ``pre_answer_all`` inserts the donor's answer tokens. A
-        swap of ``answer`` at k* makes the probe read the donor's state. ``same_role`` and
-        ``norm_matched`` change nothing with equal tokens, or without a position. After the last
-        attention a change reaches the readout at its own position only.
-        """
-        changed = window_layers(layer, spec.window, layer + spec.window)
-        if (
-            isinstance(spec.site, str)
-            and spec.site != "resid_pre"
-            and self.probes is None
-            and changed.start == self.n_layers - 1
-        ):
-            read: set[int] = set()
-            if self.readout != "p_true":
-                read.update(pair.target.positions["pre_answer_all"])
-            changed_positions: set[int] = set()
-            for place in pair.placements:
-                if (place.anchor, place.control) == (anchor, control):
-                    changed_positions.update(place.target_positions)
-            if not read & changed_positions:
-                return True
-        same = changed == range(1) and pair.same_tokens(anchor, control)
-        if control != "none":
-            return control != NULL and (
-                not pair.slots(anchor, control) or (spec.site == "resid_pre" and same)
-            )
-        if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
-            return True
-        return anchor == "answer" and self.probe_layer in changed
