@@ -22,6 +22,8 @@ _HIDDEN = re.compile(
 # A hyphen before a digit that does not join two numbers or words, as in "layers 3-8".
 _SIGNED_ZERO = re.compile(r"(?<![\w.])[+-](0(?:\.0+)?)(?![\d.])")
 _NEGATIVE = re.compile(r"(?<![\w.)\]])-(?=\d)")
+# Modules with a frame of their own between a decorated function and its caller.
+_DECORATORS = frozenset({"contextlib", "torch.utils._contextlib"})
 
 
 def as_int(value: object) -> int | None:
@@ -86,17 +88,6 @@ def short_repr(value: object) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def join_words(names: Iterable[object], most: int = _MOST) -> str:
-    """Join names with commas; beyond ``most``, only their number is given.
-
-    >>> join_words("abcd", most=3)
-    'a, b, c and 1 more'
-    """
-    every = [one_line(name) for name in names]
-    rest = len(every) - most
-    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def shorten(text: str) -> str:
     """Return the repr of a text, shortened to 60 characters."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
@@ -114,15 +105,15 @@ def one_line(value: object) -> str:
     return text if text.isprintable() and text == text.strip() else repr(text)
 
 
-def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as a text table with left-aligned columns, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines: list[str] = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        line = "  ".join(cells).rstrip()
-        lines.append(f"  {line}")
-    return "\n".join(lines)
+def join_words(names: Iterable[object], most: int = _MOST) -> str:
+    """Join names with commas; beyond ``most``, only their number is given.
+
+    >>> join_words("abcd", most=3)
+    'a, b, c and 1 more'
+    """
+    every = [one_line(name) for name in names]
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def list_counts(counts: Mapping[str, int]) -> str:
@@ -134,13 +125,15 @@ def list_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counts.items())
 
 
-def minus(text: str) -> str:
-    """Return a text with a typographic minus sign in negative numbers.
-
-    >>> minus("-9.7 [-19.3, +1.1] at layers 3-8")
-    '−9.7 [−19.3, +1.1] at layers 3-8'
-    """
-    return _NEGATIVE.sub("\N{MINUS SIGN}", text)
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows as a text table with left-aligned columns, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        line = "  ".join(cells).rstrip()
+        lines.append(f"  {line}")
+    return "\n".join(lines)
 
 
 def three_digits(value: float, *, sign: bool = True) -> str:
@@ -154,6 +147,15 @@ def three_digits(value: float, *, sign: bool = True) -> str:
     return f"{value:{'+' if sign else ''}#.3g}".rstrip(".")
 
 
+def minus(text: str) -> str:
+    """Return a text with a typographic minus sign in negative numbers.
+
+    >>> minus("-9.7 [-19.3, +1.1] at layers 3-8")
+    '−9.7 [−19.3, +1.1] at layers 3-8'
+    """
+    return _NEGATIVE.sub("\N{MINUS SIGN}", text)
+
+
 def drop_zero_signs(text: str) -> str:
     """Return a text in which numbers that round to 0 have no sign.
 
@@ -163,20 +165,18 @@ def drop_zero_signs(text: str) -> str:
     return _SIGNED_ZERO.sub(r"\1", text)
 
 
-DECORATORS = frozenset({"contextlib", "torch.utils._contextlib"})
-"""Modules with a frame of their own between a decorated function and its caller."""
-
-
 def warn(message: str) -> None:
     """Emit a UserWarning at the line that called into this package."""
     frame = sys._getframe(1)
-    level = 1
-    place = 1
+    # Depths as in stacklevel=: this function has depth 1, its caller 2.
+    depth = 1
+    entry_depth = 1
     while frame is not None:
-        level += 1
+        depth += 1
         module = frame.f_globals.get("__name__", "")
-        is_decorator = place == level - 1 and module in DECORATORS
+        is_decorator = entry_depth == depth - 1 and module in _DECORATORS
         if module.partition(".")[0] == "anchorlens" or is_decorator:
-            place = level
+            entry_depth = depth
         frame = frame.f_back
-    warnings.warn(escape_hidden(message), UserWarning, stacklevel=place + 1)
+    # The user's line is in the caller of the outermost frame of this package.
+    warnings.warn(escape_hidden(message), UserWarning, stacklevel=entry_depth + 1)

@@ -16,7 +16,7 @@ from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.placebo_labels import half_splits, shuffle_labels
 from anchorlens.probing.probes import LayerProbes, TruthProbe, fit_layers, warn_of_calibration
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.questions.tokens import MORE_QUESTIONS
+from anchorlens.questions.drops import MORE_QUESTIONS
 
 Array = npt.NDArray[np.float64]
 SHUFFLED = "shuffled_labels"

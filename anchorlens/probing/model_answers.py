@@ -6,7 +6,7 @@ from anchorlens.display import warn
 from anchorlens.engine.generate import greedy
 from anchorlens.models.adapter import Adapter
 from anchorlens.progress import progress as counted
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.questions.answer_text import (
     answer_line,
     exact_answer,
@@ -15,16 +15,14 @@ from anchorlens.questions.answer_text import (
     is_thinking_tag,
     names_gold,
 )
+from anchorlens.questions.drops import MORE_QUESTIONS
 from anchorlens.questions.example import Example, Span
 from anchorlens.questions.prompts import render_prompt
 from anchorlens.questions.tokens import (
-    MORE_QUESTIONS,
     Answer,
-    RowDropped,
     Rows,
     RowTokenizer,
     TokenRow,
-    drop,
 )
 
 FEW_ROWS = 20
@@ -42,9 +40,9 @@ def select_known_rows(generated: Rows, prompt: str) -> Rows:
     not_alone: list[Dropped] = []
     for row in generated.rows:
         if row.answer.label == 1:
-            wrong.append(drop(row.example, "not_known", row.answer.text))
+            wrong.append(row.example.drop("not_known", row.answer.text))
         elif not _is_gold_alone(row):
-            not_alone.append(drop(row.example, "answer_not_alone", row.answer.text))
+            not_alone.append(row.example.drop("answer_not_alone", row.answer.text))
         else:
             rows.append(row)
     n = len(generated.rows) + len(generated.dropped)
@@ -105,7 +103,7 @@ def generate_rows(
                 )
             rows.append(reader.row(example, ids, text))
         except RowDropped as error:
-            dropped.append(drop(example, error.reason, error.detail))
+            dropped.append(example.drop(error.reason, error.detail))
     return Rows(tuple(rows), tuple(dropped))
 
 

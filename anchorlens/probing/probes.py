@@ -20,7 +20,7 @@ from torch import Tensor
 from anchorlens.display import warn
 from anchorlens.errors import InputError, LeakError
 from anchorlens.probing.regularization import GRID, ValidationRows, choose_fit
-from anchorlens.questions.tokens import MORE_QUESTIONS
+from anchorlens.questions.drops import MORE_QUESTIONS
 
 Array = npt.NDArray[np.float64]
 

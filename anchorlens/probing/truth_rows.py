@@ -15,18 +15,16 @@ from anchorlens.display import list_counts, warn
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.model_answers import FEW_ROWS, generate_rows
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.questions.answer_options import YES_NO
+from anchorlens.questions.drops import MORE_QUESTIONS
 from anchorlens.questions.example import Example, normalise
 from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.tokens import (
-    MORE_QUESTIONS,
     Answer,
-    RowDropped,
     Rows,
     RowTokenizer,
     TokenRow,
-    drop,
     make_rows,
 )
 
@@ -263,7 +261,7 @@ def _make_gold_rows(
             for row in (true_row, false_row):
                 if isinstance(row, RowDropped):
                     failed.add(example.example_id)
-                    dropped.append(drop(example, row.reason, row.detail))
+                    dropped.append(example.drop(row.reason, row.detail))
                     break
             if isinstance(true_row, TokenRow) and isinstance(false_row, TokenRow):
                 rows += [true_row, false_row]

@@ -1,5 +1,6 @@
-"""Interface of a data set of prompts (questions, clean/corrupted pairs), and the message of a sweep
-for which none of its rows is left (docs/errors.md).
+"""Data sets of prompts (questions, clean/corrupted pairs): their interface, the ones that are
+loaded by name, their dropped rows, and the message of a sweep for which no row is left
+(docs/errors.md).
 """
 
 from collections import Counter
@@ -11,6 +12,41 @@ from anchorlens.display import list_counts
 
 if TYPE_CHECKING:
     import pandas
+
+
+# Reason that dropped a pair of prompts -> fix, for the reason that dropped most of them.
+PAIR_FIXES = {
+    "empty_cell": "Fill in the prompts of these pairs.",
+    "empty_answer": "Leave empty answers out, or give white space as token ids.",
+    "bad_cell": "Write prompts and answers as text or as lists of token ids.",
+    "bad_segments": "Write segments as {name: text}, or {name: [clean text, corrupted text]}.",
+    "bad_alignment": (
+        "Write the alignment as a list of [clean position, corrupted position], each position once."
+    ),
+    "same_prompts": "Change a token of the corrupted prompts.",
+    "bos_twice": "Remove the BOS token from the texts; it is added.",
+    "bos_differs": "Begin both prompts with BOS, or neither.",
+    "answer_equals_wrong": "Give wrong answers that differ from the answers in a token.",
+    "token_outside_vocabulary": "Give token ids of this model's tokenizer.",
+    "segment_not_found": "Give segments that occur in both prompts.",
+    "segment_not_unique": "Give longer segments, which occur once.",
+    "segments_overlap": "Give segments that share no token.",
+    "no_segment": "Name segments in the pairs, or use by='position'.",
+    "no_wrong_answer": "Fill in the wrong answers, or use metric='logprob'.",
+    "length_differs": "Use prompts of equal length, or another site than pattern.",
+    "no_paired_position": "Add a column segments or alignment.",
+    "no_answer": "Fill in the answers of these rows.",
+    "lone_surrogate": "Save the file as UTF-8 again.",
+    "control_character": "Remove the control characters from these rows.",
+    "hidden_character": "Remove the invisible characters from these rows.",
+    "direction_override": "Remove the marks of direction from these rows.",
+    "too_long": (
+        "The model's context is shorter than these inputs."
+        " Use shorter questions, or a prompt with fewer shots."
+    ),
+}
+# Fix for a segment without a token of its own, whatever the segment's name.
+_TOKEN_FIX = "A segment has no token of its own. Pass longer segments."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,41 +128,6 @@ class PromptDataset(Protocol):
     def record(self) -> dict[str, Any]:
         """Return name, source, content hash and sizes for ``run.json``."""
         ...
-
-
-# Reason that dropped a pair of prompts -> fix, for the reason that dropped most of them.
-PAIR_FIXES = {
-    "empty_cell": "Fill in the prompts of these pairs.",
-    "empty_answer": "Leave empty answers out, or give white space as token ids.",
-    "bad_cell": "Write prompts and answers as text or as lists of token ids.",
-    "bad_segments": "Write segments as {name: text}, or {name: [clean text, corrupted text]}.",
-    "bad_alignment": (
-        "Write the alignment as a list of [clean position, corrupted position], each position once."
-    ),
-    "same_prompts": "Change a token of the corrupted prompts.",
-    "bos_twice": "Remove the BOS token from the texts; it is added.",
-    "bos_differs": "Begin both prompts with BOS, or neither.",
-    "answer_equals_wrong": "Give wrong answers that differ from the answers in a token.",
-    "token_outside_vocabulary": "Give token ids of this model's tokenizer.",
-    "segment_not_found": "Give segments that occur in both prompts.",
-    "segment_not_unique": "Give longer segments, which occur once.",
-    "segments_overlap": "Give segments that share no token.",
-    "no_segment": "Name segments in the pairs, or use by='position'.",
-    "no_wrong_answer": "Fill in the wrong answers, or use metric='logprob'.",
-    "length_differs": "Use prompts of equal length, or another site than pattern.",
-    "no_paired_position": "Add a column segments or alignment.",
-    "no_answer": "Fill in the answers of these rows.",
-    "lone_surrogate": "Save the file as UTF-8 again.",
-    "control_character": "Remove the control characters from these rows.",
-    "hidden_character": "Remove the invisible characters from these rows.",
-    "direction_override": "Remove the marks of direction from these rows.",
-    "too_long": (
-        "The model's context is shorter than these inputs."
-        " Use shorter questions, or a prompt with fewer shots."
-    ),
-}
-# Fix for a segment without a token of its own, whatever the segment's name.
-_TOKEN_FIX = "A segment has no token of its own. Pass longer segments."
 
 
 def explain_drops(

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from anchorlens.display import as_int, list_counts, short_repr, shorten, warn
 from anchorlens.errors import DataError, EmptySweepError, InputError, did_you_mean
 from anchorlens.prompts.alias_cells import AliasCells, warn_of_doubts
+from anchorlens.prompts.answer_space import ADD_SPACE, ANSWER_SPACES, KEEP_SPACES, join_by_space
 from anchorlens.prompts.cells import (
     cell_text,
     find_bad_character,
@@ -22,7 +23,6 @@ from anchorlens.prompts.cells import (
 )
 from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, explain_drops
 from anchorlens.prompts.doubtful_cells import find_doubt
-from anchorlens.prompts.invisible import ADD, ANSWER_SPACES, KEEP, join_by_space
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
 from anchorlens.prompts.pair_columns import (
     ANSWER_FIELDS,
@@ -95,7 +95,7 @@ class _PairOptions:
         found: dict[str, Any] = {}
         if self.columns:
             found["columns"] = dict(self.columns)
-        if self.answer_space != KEEP:
+        if self.answer_space != KEEP_SPACES:
             found["answer_space"] = self.answer_space
         if self.numbers != TEXT:
             found["numbers"] = self.numbers
@@ -111,7 +111,7 @@ def load_pairs(
     limit: int | None = None,
     dataset_name: str | None = None,
     columns: Mapping[str, str] | None = None,
-    answer_space: str = KEEP,
+    answer_space: str = KEEP_SPACES,
     numbers: str = TEXT,
     answers_sep: str | None = None,
 ) -> PairData:
@@ -317,7 +317,7 @@ def _read_pairs(
                 # No list, no JSON and nothing to split.
                 if answer == row.get(field) and not own:
                     _look_for_aliases(answer, field, at, cells)
-            pairs.append(join_by_space(pair) if options.answer_space == ADD else pair)
+            pairs.append(join_by_space(pair) if options.answer_space == ADD_SPACE else pair)
         except RowDropped as why:
             dropped.append(
                 Dropped(

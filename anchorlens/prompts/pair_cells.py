@@ -10,7 +10,7 @@ from anchorlens.display import short_repr
 from anchorlens.errors import DataError
 from anchorlens.prompts.cells import cell_text, load_json
 from anchorlens.prompts.dataset import RowDropped
-from anchorlens.prompts.pairs import AnswerText, AnyOf, TokenText
+from anchorlens.prompts.pairs import Alignment, AnswerText, AnyOf, TokenText
 
 # Token ids in a cell of a csv file; model.to_tokens gives one list inside another.
 _IDS = re.compile(r"\s*\[\s*\[?\s*(-?\d+\s*(,\s*-?\d+\s*)*)?\]?\s*\]\s*")
@@ -172,7 +172,7 @@ def _unpack(value: object, reason: str) -> object:
         raise RowDropped(reason, f"{short_repr(value)} is no JSON") from why
 
 
-def read_alignment(value: object) -> tuple[tuple[int, int], ...] | None:
+def read_alignment(value: object) -> Alignment | None:
     """Return pairs of clean and corrupted position; None for a missing cell."""
     given = _unpack(value, "bad_alignment")
     if given is None:

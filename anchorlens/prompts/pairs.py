@@ -31,6 +31,9 @@ class AnyOf:
 AnswerText: TypeAlias = TokenText | AnyOf
 """Answer, or alternative answers."""
 
+Alignment: TypeAlias = tuple[tuple[int, int], ...]
+"""Paired (clean position, corrupted position) of tokens."""
+
 
 def list_answers(answer: AnswerText | None) -> tuple[TokenText, ...]:
     """Return the alternatives of an answer; one for an answer without, none for None."""
@@ -68,7 +71,7 @@ class PromptPair:
     answer: AnswerText | None = None
     wrong: AnswerText | None = None
     segments: Mapping[str, tuple[TokenText, TokenText]] = field(default_factory=dict)
-    alignment: tuple[tuple[int, int], ...] | None = None
+    alignment: Alignment | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
@@ -96,6 +99,11 @@ def _plain(value: AnswerText | None) -> object:
     if isinstance(value, AnyOf):
         return [_plain(one) for one in value.answers]
     return list(value) if isinstance(value, tuple) else value
+
+
+def _with_list(answer: AnswerText | None) -> object:
+    """Return alternatives as a list, other answers as they are."""
+    return _plain(answer) if isinstance(answer, AnyOf) else answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +206,7 @@ class TokenizedPair:
     corrupted: PairPrompt
     answer: tuple[int, ...]
     wrong: tuple[int, ...]
-    alignment: tuple[tuple[int, int], ...]
+    alignment: Alignment
     any_of: bool = False
 
     @property
@@ -225,10 +233,6 @@ def drop_pair(pair: PromptPair, dataset: str, reason: str, detail: str) -> Dropp
     )
 
 
-def _with_list(answer: AnswerText | None) -> object:
-    return _plain(answer) if isinstance(answer, AnyOf) else answer
-
-
 def as_text(given: AnswerText | None) -> str:
     """Return a text as it is, token ids as a list, alternatives with "|" between them, and "" for
     None.
@@ -238,8 +242,6 @@ def as_text(given: AnswerText | None) -> str:
     return given if isinstance(given, str) else "" if given is None else str(list(given))
 
 
-Alignment: TypeAlias = tuple[tuple[int, int], ...]
-"""Pairs of (clean position, corrupted position), in the order of the clean prompt."""
 Spans: TypeAlias = Sequence[tuple[range, range]]
 """Positions of each segment in the clean and in the corrupted prompt."""
 

@@ -11,8 +11,8 @@ from anchorlens.errors import InputError
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.card import name_of, resolve_add_bos, with_bos
 from anchorlens.models.load import adapt
+from anchorlens.prompts.answer_space import warn_of_spaces
 from anchorlens.prompts.dataset import Dropped, PromptDataset, RowDropped
-from anchorlens.prompts.invisible import warn_of_spaces
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.pairs import (
     AnswerText,

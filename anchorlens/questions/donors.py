@@ -1,5 +1,5 @@
-"""Donor rows of a base row, and the token positions that are paired; rows whose difference gives a
-direction of the null ``norm_matched`` (METHOD 4).
+"""Token positions of rows that are paired, and of the nulls; donor rows of a base row; and rows
+whose difference gives a direction of the null ``norm_matched`` (METHOD 4).
 """
 
 import random
@@ -18,14 +18,154 @@ from anchorlens.fingerprint import call_user_function, callable_name, takes
 from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.tokens import TokenRow, first_difference
 
+DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Example]]
+
 # Anchors made of segments, which are paired one by one.
 SEGMENTS = {"exact_question": ("subject", "property")}
 # Candidates of a row that are compared by their uses; of more, some are drawn first.
 _MOST_COMPARED = 300
 _DRAWN = 100
+# Rows of the pool that are looked at for one direction.
+_MOST_TRIED = 500
+# Larger pools are not copied for a draw.
+_MOST_COPIED = 512
 
 
-DonorLike: TypeAlias = str | Callable[[Example, Sequence[Example]], Iterable[Example]]
+def pair_positions(
+    base: TokenRow, donor: TokenRow, anchor: str, align: str
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the positions of one anchor in base and donor, paired slot by slot.
+
+    The result is None if a segment cannot be paired.
+
+    ``align="equal"`` requires segments of equal length; otherwise the last tokens of the longer
+    segment are used.
+    """
+    base_out: list[int] = []
+    donor_out: list[int] = []
+    for segment in SEGMENTS.get(anchor, (anchor,)):
+        a = base.positions[segment]
+        b = donor.positions[segment]
+        if align == "equal" and len(a) != len(b):
+            return None
+        n = min(len(a), len(b))
+        if n == 0:
+            return None
+        base_out += _last(a, n)
+        donor_out += _last(b, n)
+    return tuple(base_out), tuple(donor_out)
+
+
+def positions_towards(
+    row: TokenRow, target: TokenRow, anchor: str, positions: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return the positions of a row that correspond to patched positions of an anchor, paired from
+    the last token of each segment; None if a segment is too short.
+    """
+    wanted = set(positions)
+    found: list[int] = []
+    for segment in SEGMENTS.get(anchor, (anchor,)):
+        n = len(wanted.intersection(target.positions[segment]))
+        own = row.positions[segment]
+        if len(own) < n:
+            return None
+        found += _last(own, n)
+    return tuple(found) if len(found) == len(positions) else None
+
+
+def _last(positions: tuple[int, ...], n: int) -> tuple[int, ...]:
+    """Return the last ``n`` positions; none if ``n`` is 0."""
+    return positions[len(positions) - n :]
+
+
+def free_positions(row: TokenRow, anchor: str, region: str = "question") -> list[int]:
+    """Return the prompt positions outside an anchor at which a null may lie.
+
+    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor
+    itself. For anchors at the answer and ``prompt_last`` the positions lie after E_Q. The region
+    ``question`` excludes text shared by all rows (shots, a template's head); ``prompt`` is the
+    whole prompt.
+    """
+    forbidden = {
+        0,
+        *row.positions["exact_question"],
+        *row.positions["pre_answer_all"],
+        *row.positions[anchor],
+    }
+    if anchor in (*ANSWER_ANCHORS, "prompt_last"):
+        first = max(row.positions["exact_question"]) + 1
+    elif region == "question":
+        first = min(row.positions["exact_question"] + row.positions["question_rest"])
+    else:
+        first = 1
+    return [p for p in range(first, row.prompt_length) if p not in forbidden]
+
+
+def null_positions(
+    row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question"
+) -> tuple[int, ...]:
+    """Draw the positions of ``displaced`` for a donor's streams: at most ``n`` free positions, in
+    random order (METHOD 4).
+    """
+    free = free_positions(row, anchor, region)
+    rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
+    return tuple(rng.sample(free, min(n, len(free))))
+
+
+def same_role_positions(
+    row: TokenRow, donor: TokenRow, anchor: str, n: int, label: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Draw the positions of ``same_role``: at most ``n`` free positions, and the donor's
+    corresponding ones (METHOD 4).
+
+    Positions before the first token in which the inputs differ are excluded, because their streams
+    are equal. Where the row has content words outside E_Q, positions are drawn from these.
+
+    Args:
+        row: Input that is patched.
+        donor: Input whose streams are patched in.
+        anchor: Anchor of the swap.
+        n: Number of positions of the anchor.
+        label: Label of the random draw.
+    """
+    first = common_prefix([row.ids, donor.ids], len(row.ids))
+    free = [p for p in free_positions(row, anchor) if p >= first]
+    content = set(row.positions.get("rest_content", ())).intersection(free)
+    if content:
+        free = sorted(content)
+    donor_free = [p for p in free_positions(donor, anchor) if p >= first]
+    pairs = _corresponding(row, donor, free, donor_free)
+    drawn = random.Random(label).sample(pairs, min(n, len(pairs)))
+    return tuple(p for p, _ in drawn), tuple(q for _, q in drawn)
+
+
+def _corresponding(
+    row: TokenRow, donor: TokenRow, free: Sequence[int], donor_free: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Pair positions of two inputs one to one, by their offset from the nearest edge: of a segment
+    of E_Q, or the prompt's end.
+    """
+    candidates: list[tuple[int, int, int]] = []  # distance from an edge, position, donor's position
+    for edge, donor_edge in zip(_edges(row), _edges(donor), strict=True):
+        for p in free:
+            offset = p - edge
+            candidates.append((abs(offset), p, donor_edge + offset))
+    left = set(donor_free)
+    pairs: dict[int, int] = {}
+    for _, p, q in sorted(candidates):
+        if p not in pairs and q in left:
+            pairs[p] = q
+            left.remove(q)
+    return sorted(pairs.items())
+
+
+def _edges(row: TokenRow) -> list[int]:
+    """Return first and last position of both segments, and the prompt's end."""
+    edges: list[int] = []
+    for segment in SEGMENTS["exact_question"]:
+        positions = row.positions[segment]
+        edges += [positions[0], positions[-1]]
+    return [*edges, row.prompt_length]
 
 
 def rule_name(rule: DonorLike) -> str:
@@ -54,31 +194,6 @@ def _kind(base: Example) -> tuple[str, str | None]:
     if base.relation is not None:
         return "relation", base.relation
     return "answer_type", base.answer_type
-
-
-def pair_positions(
-    base: TokenRow, donor: TokenRow, anchor: str, align: str
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the positions of one anchor in base and donor, paired slot by slot.
-
-    The result is None if a segment cannot be paired.
-
-    ``align="equal"`` requires segments of equal length; otherwise the last tokens of the longer
-    segment are used.
-    """
-    base_out: list[int] = []
-    donor_out: list[int] = []
-    for segment in SEGMENTS.get(anchor, (anchor,)):
-        a = base.positions[segment]
-        b = donor.positions[segment]
-        if align == "equal" and len(a) != len(b):
-            return None
-        n = min(len(a), len(b))
-        if n == 0:
-            return None
-        base_out += a[len(a) - n :]
-        donor_out += b[len(b) - n :]
-    return tuple(base_out), tuple(donor_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,29 +270,57 @@ class DonorPicker:
         Rows that share a donor are not independent, so donors are used again only where the pool is
         too small. The first donor of a row has the nulls.
         """
-        candidates = self._candidates(base)
+        candidates = self.candidates(base)
         rng = random.Random(f"{self.seed}:donors:{base.id}")
+        chosen: list[TokenRow] = []
         if len(candidates) > _MOST_COMPARED:
             # In a large pool a few hundred rows nearly always hold enough donors.
-            few = rng.sample(candidates, _DRAWN)
-            if len(chosen := self._choose(base, few)) == self.n_donors:
-                return self._count(chosen)
-        rng.shuffle(candidates)
-        return self._count(self._choose(base, candidates))
+            chosen = self._choose(base, rng.sample(candidates, _DRAWN))
+        if len(chosen) < self.n_donors:
+            rng.shuffle(candidates)
+            chosen = self._choose(base, candidates)
+        self._note_uses(chosen)
+        return tuple(chosen)
+
+    def candidates(self, base: TokenRow) -> list[TokenRow]:
+        """Return the rows of the pool that the rule permits for a row."""
+        if callable(self.rule):
+            return self._call_rule(self.rule, base)
+        shape = self._shape(base)
+        if self.rule == "random":
+            return list(self._by_shape.get(shape, []))
+        return list(self._by_kind.get((*shape, *_kind(base.example)), []))
+
+    def is_eligible(self, base: TokenRow, row: TokenRow) -> bool:
+        """Return whether a row is of another question, has another answer and can be paired."""
+        if row.example.question_id == base.example.question_id:
+            return False
+        if first_difference(base.answer_ids, row.answer_ids)[0] < 0:
+            return False
+        if self._alias_set(base.example) & self._alias_set(row.example):
+            return False
+        return self.can_pair(base, row)
+
+    def can_pair(self, base: TokenRow, row: TokenRow) -> bool:
+        """Return whether all anchors of the sweep can be paired."""
+        for anchor in {"exact_question", *self.anchors}:
+            if pair_positions(base, row, anchor, self.align) is None:
+                return False
+        return True
 
     def _choose(self, base: TokenRow, candidates: Sequence[TokenRow]) -> list[TokenRow]:
         """Return one eligible row for each place; the first donors are the same however many
         follow.
         """
         chosen: dict[str, TokenRow] = {}
-        is_eligible: dict[str, bool] = {}
+        checked: dict[str, bool] = {}
         for place in range(self.n_donors):
             for row in self._by_uses(candidates, place):
                 if row.id in chosen:
                     continue
-                if row.id not in is_eligible:
-                    is_eligible[row.id] = self._eligible(base, row)
-                if is_eligible[row.id]:
+                if row.id not in checked:
+                    checked[row.id] = self.is_eligible(base, row)
+                if checked[row.id]:
                     chosen[row.id] = row
                     break
             else:
@@ -193,18 +336,9 @@ class DonorPicker:
                 if number == wanted:
                     yield row
 
-    def _count(self, chosen: Sequence[TokenRow]) -> tuple[TokenRow, ...]:
+    def _note_uses(self, chosen: Sequence[TokenRow]) -> None:
         for place in range(len(chosen)):
             self._uses[place].update(row.id for row in chosen[: place + 1])
-        return tuple(chosen)
-
-    def _candidates(self, base: TokenRow) -> list[TokenRow]:
-        if callable(self.rule):
-            return self._call_rule(self.rule, base)
-        shape = self._shape(base)
-        if self.rule == "random":
-            return list(self._by_shape.get(shape, []))
-        return list(self._by_kind.get((*shape, *_kind(base.example)), []))
 
     def _call_rule(
         self, rule: Callable[[Example, Sequence[Example]], Any], base: TokenRow
@@ -228,123 +362,11 @@ class DonorPicker:
                 )
         return [self._by_id[example.example_id] for example in examples]
 
-    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
-        if row.example.question_id == base.example.question_id:
-            return False
-        if first_difference(base.answer_ids, row.answer_ids)[0] < 0:
-            return False
-        if self._alias_set(base.example) & self._alias_set(row.example):
-            return False
-        return self._can_pair(base, row)
-
-    def _can_pair(self, base: TokenRow, row: TokenRow) -> bool:
-        """Return whether all anchors of the sweep can be paired."""
-        for anchor in {"exact_question", *self.anchors}:
-            if pair_positions(base, row, anchor, self.align) is None:
-                return False
-        return True
-
     def _alias_set(self, example: Example) -> frozenset[str]:
         if example.example_id not in self._aliases:
             answers = (*example.answers, *self._pooled.get(example.question_id, ()))
             self._aliases[example.example_id] = frozenset(map(normalise, answers))
         return self._aliases[example.example_id]
-
-
-def null_positions(
-    row: TokenRow, anchor: str, n: int, seed: int, donor_id: str, region: str = "question"
-) -> tuple[int, ...]:
-    """Draw the positions of ``displaced`` for a donor's streams: at most ``n`` free positions, in
-    random order (METHOD 4).
-    """
-    free = free_positions(row, anchor, region)
-    rng = random.Random(f"{seed}:null:{row.id}:{donor_id}:{draw_label(anchor)}")
-    return tuple(rng.sample(free, min(n, len(free))))
-
-
-def same_role_positions(
-    row: TokenRow, donor: TokenRow, anchor: str, n: int, label: str
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Draw the positions of ``same_role``: at most ``n`` free positions, and the donor's
-    corresponding ones (METHOD 4).
-
-    Positions before the first token in which the inputs differ are excluded, because their streams
-    are equal. Where the row has content words outside E_Q, positions are drawn from these.
-
-    Args:
-        row: Input that is patched.
-        donor: Input whose streams are patched in.
-        anchor: Anchor of the swap.
-        n: Number of positions of the anchor.
-        label: Label of the random draw.
-    """
-    first = common_prefix([row.ids, donor.ids], len(row.ids))
-    free = [p for p in free_positions(row, anchor) if p >= first]
-    content = set(row.positions.get("rest_content", ())).intersection(free)
-    if content:
-        free = sorted(content)
-    donor_free = [p for p in free_positions(donor, anchor) if p >= first]
-    pairs = _corresponding(row, donor, free, donor_free)
-    drawn = random.Random(label).sample(pairs, min(n, len(pairs)))
-    return tuple(p for p, _ in drawn), tuple(q for _, q in drawn)
-
-
-def _corresponding(
-    row: TokenRow, donor: TokenRow, free: Sequence[int], donor_free: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Pair positions of two inputs one to one, by their offset from the nearest edge: of a segment
-    of E_Q, or the prompt's end.
-    """
-    candidates: list[tuple[int, int, int]] = []  # distance from an edge, position, donor's position
-    for edge, donor_edge in zip(_edges(row), _edges(donor), strict=True):
-        for p in free:
-            offset = p - edge
-            candidates.append((abs(offset), p, donor_edge + offset))
-    left = set(donor_free)
-    pairs: dict[int, int] = {}
-    for _, p, q in sorted(candidates):
-        if p not in pairs and q in left:
-            pairs[p] = q
-            left.remove(q)
-    return sorted(pairs.items())
-
-
-def _edges(row: TokenRow) -> list[int]:
-    """Return first and last position of both segments, and the prompt's end."""
-    edges: list[int] = []
-    for segment in SEGMENTS["exact_question"]:
-        positions = row.positions[segment]
-        edges += [positions[0], positions[-1]]
-    return [*edges, row.prompt_length]
-
-
-def free_positions(row: TokenRow, anchor: str, region: str = "question") -> list[int]:
-    """Return the prompt positions outside an anchor at which a null may lie.
-
-    Excluded are position 0, tokens of E_Q, positions that predict an answer token, and the anchor
-    itself. For anchors at the answer and ``prompt_last`` the positions lie after E_Q. The region
-    ``question`` excludes text shared by all rows (shots, a template's head); ``prompt`` is the
-    whole prompt.
-    """
-    forbidden = {
-        0,
-        *row.positions["exact_question"],
-        *row.positions["pre_answer_all"],
-        *row.positions[anchor],
-    }
-    if anchor in (*ANSWER_ANCHORS, "prompt_last"):
-        first = max(row.positions["exact_question"]) + 1
-    elif region == "question":
-        first = min(row.positions["exact_question"] + row.positions["question_rest"])
-    else:
-        first = 1
-    return [p for p in range(first, row.prompt_length) if p not in forbidden]
-
-
-# Rows of the pool that are looked at for one direction.
-_MOST_TRIED = 500
-# Larger pools are not copied for a draw.
-_MOST_COPIED = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,8 +413,8 @@ class DirectionPicker:
         few_uses: list[TokenRow] = []
         used: list[TokenRow] = []
         candidates = self._candidates(own)
-        for number in _numbers(rng, len(candidates)):
-            row = candidates[number]
+        for index in _random_indices(rng, len(candidates)):
+            row = candidates[index]
             other = self._profile(row)
             if row.group in questions or known & other.answers or not self._fits(own, other):
                 continue
@@ -447,36 +469,19 @@ class _Profile:
     lengths: tuple[int, ...]
 
 
-def _numbers(rng: random.Random, n: int) -> Iterator[int]:
-    """Yield different random numbers below ``n``, at most ``_MOST_TRIED``."""
+def _random_indices(rng: random.Random, n: int) -> Iterator[int]:
+    """Yield different random indices below ``n``, at most ``_MOST_TRIED``."""
     n_drawn = min(_MOST_TRIED, n)
     if n <= _MOST_COPIED:
-        numbers = list(range(n))
+        indices = list(range(n))
         for last in range(n - 1, n - 1 - n_drawn, -1):
             at = rng.randrange(last + 1)
-            yield numbers[at]
-            numbers[at] = numbers[last]
+            yield indices[at]
+            indices[at] = indices[last]
         return
     drawn: set[int] = set()
     while len(drawn) < n_drawn:
-        number = rng.randrange(n)
-        if number not in drawn:
-            drawn.add(number)
-            yield number
-
-
-def positions_towards(
-    row: TokenRow, target: TokenRow, anchor: str, positions: Sequence[int]
-) -> tuple[int, ...] | None:
-    """Return the positions of a row that correspond to patched positions of an anchor, paired from
-    the last token of each segment; None if a segment is too short.
-    """
-    wanted = set(positions)
-    found: list[int] = []
-    for segment in SEGMENTS.get(anchor, (anchor,)):
-        n = len(wanted.intersection(target.positions[segment]))
-        own = row.positions[segment]
-        if len(own) < n:
-            return None
-        found += own[len(own) - n :]
-    return tuple(found) if len(found) == len(positions) else None
+        index = rng.randrange(n)
+        if index not in drawn:
+            drawn.add(index)
+            yield index

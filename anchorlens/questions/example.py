@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from anchorlens.prompts.dataset import Dropped
+
 
 @dataclass(frozen=True, order=True)
 class Span:
@@ -72,6 +74,22 @@ class Example:
     answer_type: str = "other"
     span_source: str = "rules"
     popularity: float | None = None
+
+    def drop(self, reason: str, detail: str = "") -> Dropped:
+        """Return the record of this example as a row that was left out.
+
+        Args:
+            reason: Name under which dropped rows are counted, such as ``no_donor``.
+            detail: Circumstances of this row.
+        """
+        return Dropped(
+            example_id=self.example_id,
+            dataset=self.dataset,
+            question=self.question,
+            answer=self.answers[0],
+            reason=reason,
+            detail=detail,
+        )
 
 
 # Signs that are written as words, and variants of one sign.

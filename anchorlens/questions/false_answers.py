@@ -23,7 +23,6 @@ from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answer_options import YES_NO, find_options, option_key
 from anchorlens.questions.example import Example, normalise, pool_answers
 from anchorlens.questions.spans.lexicon import STOP
-from anchorlens.questions.tokens import drop
 
 # Weight of rows without a false answer, and of ranks, against uneven blocks; larger weights keep
 # few more rows.
@@ -251,10 +250,9 @@ class _Row:
                 f"the other option, {self.other!r}, is the true answer of too few other rows of the"
                 f" {self.kind[0]} split"
             )
-            return drop(self.example, "answer_in_question", detail)
+            return self.example.drop("answer_in_question", detail)
         if self.share == 1:
-            return drop(
-                self.example,
+            return self.example.drop(
                 "answer_in_question",
                 "the true answer occurs in the question, a false one would not",
             )
@@ -264,8 +262,8 @@ class _Row:
                 f"the question has {self.share:.0%} of the words of the true answer, and of too few"
                 f" others in: {kind}"
             )
-            return drop(self.example, "answer_word_in_question", detail)
-        return drop(self.example, "no_distractor", f"no other answer in: {kind}")
+            return self.example.drop("answer_word_in_question", detail)
+        return self.example.drop("no_distractor", f"no other answer in: {kind}")
 
 
 def content_words(answer: str) -> frozenset[str]:

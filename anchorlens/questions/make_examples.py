@@ -13,6 +13,7 @@ from anchorlens.prompts.cells import find_bad_character, replace_bad_characters
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.questions.answers import answer_type
 from anchorlens.questions.data_source import Origin
+from anchorlens.questions.drops import FIXES
 from anchorlens.questions.example import Example, pool_answers, question_id
 from anchorlens.questions.schemas import OWN_ID, Record, Row
 from anchorlens.questions.spans.span_finder import BAD_ANNOTATION, SpanFinder
@@ -141,8 +142,6 @@ def check_usable_rows(results: Sequence[Example | Dropped], source: str) -> None
             f" {bad[0].detail} {_NO_ANNOTATION}"
         )
     elif 2 * len(dropped) > len(results):
-        from anchorlens.questions.tokens import FIXES
-
         reasons = Counter(row.reason for row in dropped).most_common()
         warn(
             f"{source}: {len(dropped):,} of {len(results):,} rows are dropped"

@@ -25,7 +25,7 @@ from anchorlens.questions.prompts import (
     render_prompt,
     truth_question,
 )
-from anchorlens.questions.tokens import RowTokenizer, drop, make_token_text
+from anchorlens.questions.tokens import RowTokenizer, make_token_text
 
 # Number of prompts from which the common prefix is computed.
 _PREFIX_ROWS = 16
@@ -85,7 +85,7 @@ def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionConte
     used: list[Dropped] = []
     for example in data.examples:
         if example.question_id in shots:
-            used.append(drop(example, "used_as_shot"))
+            used.append(example.drop("used_as_shot"))
         else:
             examples.append(example)
     pool = tuple(example for example in data.pool if example.question_id not in shots)

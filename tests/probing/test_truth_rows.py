@@ -7,10 +7,11 @@ from anchorlens.constants import SPLITS
 from anchorlens.errors import EmptySweepError, LeakError
 from anchorlens.probing.text_baseline import text_baselines
 from anchorlens.probing.truth_rows import TruthRows
+from anchorlens.prompts.dataset import RowDropped
 from anchorlens.questions.example import Span, normalise
 from anchorlens.questions.false_answers import assign_false_answers, split_questions
 from anchorlens.questions.prompts import QAPrompt
-from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer
+from anchorlens.questions.tokens import Answer, RowTokenizer
 from tests.probing.rows import rows_of
 from tests.questions.make import capital, data_of
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from anchorlens.engine.patches import common_prefix, pad_rows
 from anchorlens.errors import InputError, SpanError
+from anchorlens.prompts.dataset import RowDropped
 from anchorlens.questions.example import Example, Span, question_id
 from anchorlens.questions.prompts import (
     ChatPrompt,
@@ -14,7 +15,7 @@ from anchorlens.questions.prompts import (
     QAPrompt,
     make_prompt,
 )
-from anchorlens.questions.tokens import Answer, RowDropped, RowTokenizer, anchor_positions
+from anchorlens.questions.tokens import Answer, RowTokenizer, anchor_positions
 from tests.questions.make import capital, example, refused
 from tests.raised import raises
 from tests.tokenizers_small import small_tokenizer, without_bos

@@ -23,8 +23,9 @@ from anchorlens.protocols.probe_sweep.measurement import ProbeMeasurement
 from anchorlens.protocols.probe_sweep.probe_passes import Cells, ProbePass, distinct_tests
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.drops import no_rows_left
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow, check_rows_left
+from anchorlens.questions.tokens import TokenRow
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class AnswerOnlyMeasurement(ProbeMeasurement[AnswerOnly]):
             truth, context.tokenizer, empty, spec.seed, placebos=spec.placebos
         )
         gone = (*dropped, *left_out)
-        check_rows_left(tuple(variants), gone, f"in {context.data.name}")
+        if not variants:
+            raise no_rows_left(gone, f"in {context.data.name}")
         return AnswerOnlyInputs(
             dropped=gone,
             trial=truth.rows[0].ids,

@@ -9,12 +9,12 @@ from itertools import product
 
 from anchorlens.errors import InputError
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.protocols.answer_only.findings import OTHER
 from anchorlens.protocols.probe_sweep.variants import Variant, items_at
 from anchorlens.questions.example import Example, Span, normalise
 from anchorlens.questions.prompts import PromptText, render_prompt
-from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, drop, overlapping
+from anchorlens.questions.tokens import RowTokenizer, TokenRow, overlapping
 
 # Number of other questions to try before a row is dropped.
 _TRIES = 64
@@ -73,7 +73,7 @@ def build_changed_inputs(
             kept[i] = tuple(variants)
         except RowDropped as why:
             named = {"example_id": row.id, "answer": row.answer.exact.of(row.answer.text)}
-            dropped.append(replace(drop(row.example, why.reason, why.detail), **named))
+            dropped.append(replace(row.example.drop(why.reason, why.detail), **named))
     return kept, tuple(dropped)
 
 

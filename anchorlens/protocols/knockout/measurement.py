@@ -46,7 +46,7 @@ from anchorlens.protocols.probe_sweep.variants import (
 )
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow, drop
+from anchorlens.questions.tokens import TokenRow
 from anchorlens.statistics.delta import is_flipped
 from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, ProbeChange
 
@@ -464,7 +464,7 @@ def _one_cut(probe_pass: ProbePass, number: int, places: Sequence[int]) -> Probe
 def _no_edge(row: TokenRow) -> Dropped:
     """Return the drop record of a row in which the edges cut nothing."""
     return replace(
-        drop(row.example, "no_edge", "no target token after the source"), example_id=row.id
+        row.example.drop("no_edge", "no target token after the source"), example_id=row.id
     )
 
 

@@ -13,19 +13,19 @@ from anchorlens.protocols.patch.metric_reading import Answers
 from anchorlens.protocols.patch.placements import NORM_MATCHED, OTHER_PAIR, PAIRED, PatchPair
 from anchorlens.protocols.patch.spec import PairSpecification
 
-Directions: TypeAlias = tuple[TokenizedPrompt, TokenizedPrompt]
+DirectionPair: TypeAlias = tuple[TokenizedPrompt, TokenizedPrompt]
 """Two prompts whose difference is a direction."""
 
 
-def direction_name(base_id: str, side: int) -> str:
-    """Return the name of a prompt of a direction: ``base~a``."""
+def pair_direction_id(base_id: str, side: int) -> str:
+    """Return the id of a prompt of a direction: ``base~a``."""
     return f"{base_id}~{'ab'[side]}"
 
 
 def _without_answer(source: TokenizedPrompt, base_id: str, side: int) -> TokenizedPrompt:
     """Return a prompt of a direction, without the tokens of its own pair's answer."""
     n_prompt = source.positions["last"][0] + 1
-    return replace(source, id=direction_name(base_id, side), ids=source.ids[:n_prompt])
+    return replace(source, id=pair_direction_id(base_id, side), ids=source.ids[:n_prompt])
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class OtherPairs:
         uses[chosen.id] += 1
         return chosen
 
-    def pick_directions(self, pair: PatchPair) -> Directions | None:
+    def pick_directions(self, pair: PatchPair) -> DirectionPair | None:
         """Draw the sources of two other pairs whose answers are none of the pair's own, those that
         serve the fewest earlier draws first; None if there are fewer than two.
         """

@@ -35,7 +35,7 @@ from anchorlens.protocols.patch.metric_reading import (
     lacks,
     tokens_to_append,
 )
-from anchorlens.protocols.patch.other_pairs import Directions, OtherPairs, direction_name
+from anchorlens.protocols.patch.other_pairs import DirectionPair, OtherPairs, pair_direction_id
 from anchorlens.protocols.patch.placements import (
     NORM_MATCHED,
     OTHER_PAIR,
@@ -384,7 +384,7 @@ def _with_controls(
     controls: Sequence[str],
     *,
     partner_of: Callable[[PatchPair], TokenizedPrompt | None],
-    directions_of: Callable[[PatchPair], Directions | None],
+    directions_of: Callable[[PatchPair], DirectionPair | None],
 ) -> tuple[tuple[PatchPair, ...], ControlCounts]:
     """Return all pairs, those of ``other_pair`` included, and the counts of the controls."""
     heads = adapter.n_heads(spec.site)
@@ -478,9 +478,9 @@ def restore_patch(adapter: Adapter, spec: PairSpecification, stored: StoredInput
     return inputs.read_sources(adapter, spec) if metric == KL else inputs
 
 
-def _load_directions(stored: StoredInputs, pair: PatchPair) -> Directions | None:
+def _load_directions(stored: StoredInputs, pair: PatchPair) -> DirectionPair | None:
     """Return the two prompts of a direction of a saved sweep; None if it was Gaussian."""
-    first, second = (direction_name(pair.base.id, side) for side in (0, 1))
+    first, second = (pair_direction_id(pair.base.id, side) for side in (0, 1))
     if ("direction", first) not in stored.records:
         return None
     return (

@@ -36,8 +36,9 @@ from anchorlens.protocols.probe_sweep.probe_passes import (
 )
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
+from anchorlens.questions.drops import MORE_QUESTIONS
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import MORE_QUESTIONS, TokenRow, drop, make_rows
+from anchorlens.questions.tokens import TokenRow, make_rows
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
@@ -330,7 +331,7 @@ def _without(inputs: ProbeSweepInputs, tests: Sequence[int]) -> ProbeSweepInputs
 def _drop_predicted_false(row: TokenRow) -> Dropped:
     """Return the drop record of a true row that the probe predicts false."""
     return replace(
-        drop(row.example, PREDICTED_FALSE, "the probe at k* predicts it false"), example_id=row.id
+        row.example.drop(PREDICTED_FALSE, "the probe at k* predicts it false"), example_id=row.id
     )
 
 

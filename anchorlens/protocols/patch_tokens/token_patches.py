@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.protocols.probe_sweep.placebo_tokens import cut_positions, entity_positions
 from anchorlens.protocols.probe_sweep.variants import Variant
 from anchorlens.questions.donors import DonorLike, DonorPicker
 from anchorlens.questions.example import normalise
-from anchorlens.questions.tokens import RowDropped, RowTokenizer, TokenRow, drop
+from anchorlens.questions.tokens import RowTokenizer, TokenRow
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED
 
 # Eligible donors to try per requested donor, because some change the length of the question.
@@ -94,8 +94,8 @@ class Patcher:
             if variants:
                 made[test] = tuple(variants)
             else:
-                without = drop(
-                    row.example, "no_donor", "no other question has an E_Q with as many tokens"
+                without = row.example.drop(
+                    "no_donor", "no other question has an E_Q with as many tokens"
                 )
                 dropped.append(replace(without, example_id=row.id))
         return Patches(made, tuple(dropped), dict(failed.most_common()))

@@ -15,9 +15,10 @@ from anchorlens.probing.truth_rows import TruthRows, truth_rows
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
+from anchorlens.questions.drops import no_rows_left
 from anchorlens.questions.example import Example
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow, check_rows_left
+from anchorlens.questions.tokens import TokenRow
 from anchorlens.runs.schema import InputTable
 
 Array = npt.NDArray[np.float64]
@@ -195,7 +196,8 @@ def build_labelled_rows(
     """
     truth = build_truth_rows(context, spec, context.examples)
     dropped = (*context.dropped, *truth.dropped)
-    check_rows_left(truth.rows, dropped, f"in {context.data.name}")
+    if not truth.rows:
+        raise no_rows_left(dropped, f"in {context.data.name}")
     truth.check()
     return truth, dropped
 

@@ -46,16 +46,17 @@ from anchorlens.protocols.swap.pairing import (
     SameAnswerPicker,
     at_difference,
     direction_label,
-    direction_name,
     donor_picker,
     pre_answer_token_differs,
+    swap_direction_id,
     towards,
 )
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.donors import DirectionPicker, pair_positions
+from anchorlens.questions.drops import no_rows_left
 from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import Rows, TokenRow, check_rows_left, make_rows
+from anchorlens.questions.tokens import Rows, TokenRow, make_rows
 from anchorlens.runs.schema import InputTable
 
 
@@ -188,7 +189,8 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
     reading = replace(reading, n_layers=context.adapter.n_layers)
     dropped = [*context.dropped, *rows.dropped]
     where = f"in {context.data.name}"
-    check_rows_left(rows.rows, dropped, where)
+    if not rows.rows:
+        raise no_rows_left(dropped, where)
     # donors='zero' needs no pool.
     pool = _pool(context, spec, reading, rows) if spec.donors != "zero" else ()
     maker = PairMaker(
@@ -298,9 +300,11 @@ def _check_pairs(
     pairs: Sequence[QAPair], dropped: Sequence[Dropped], spec: Swap, where: str
 ) -> None:
     """Raise EmptySweepError if no row has a donor; the message names arguments to change."""
+    if pairs:
+        return
     counts = Counter(d.reason for d in dropped).most_common()
-    if pairs or counts[0][0] != "no_donor":
-        return check_rows_left(pairs, dropped, where)
+    if counts[0][0] != "no_donor":
+        raise no_rows_left(dropped, where)
     cures = ["Take more rows (donors come from the whole file)"]
     if spec.donors == "same_relation":
         cures.append("donors='random'")
@@ -327,7 +331,9 @@ def _rows_and_reading(context: QuestionContext, spec: Swap) -> tuple[Rows, Readi
         )
         return select_known_rows(answered, context.prompt), Reading(spec.readout)
     truth = build_truth_rows(context, spec, context.examples)
-    check_rows_left(truth.rows, [*context.dropped, *truth.dropped], f"in {context.data.name}")
+    if not truth.rows:
+        dropped = [*context.dropped, *truth.dropped]
+        raise no_rows_left(dropped, f"in {context.data.name}")
     if spec.readout == "p_true":
         return Rows(truth.rows, truth.dropped), Reading(spec.readout, truth)
     truth.check()
@@ -435,7 +441,7 @@ def _load_draws(
     for draw in range(spec.n_null_draws):
         label = direction_label(spec, base.id, donor_id, place.anchor, draw)
         own = replace(place, direction_label=label, draw=draw)
-        names = [direction_name(base.id, donor_id, draw, side) for side in (0, 1)]
+        names = [swap_direction_id(base.id, donor_id, draw, side) for side in (0, 1)]
         if ("direction", names[0]) in stored.rows:
             rows = stored.row("direction", names[0]), stored.row("direction", names[1])
             own = replace(own, towards=towards(rows, target, own))

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from anchorlens.constants import NULL_CONTROLS, SITE_ORDER
 from anchorlens.engine.patches import window_layers
@@ -18,7 +19,7 @@ from anchorlens.models.adapter import Adapter
 from anchorlens.probing.cross_fitting import CrossFittedProbes
 from anchorlens.probing.p_true import truth_reader
 from anchorlens.probing.truth_rows import TruthRows
-from anchorlens.prompts.dataset import Dropped
+from anchorlens.prompts.dataset import Dropped, RowDropped
 from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics
 from anchorlens.questions.answer_text import is_right
@@ -31,11 +32,9 @@ from anchorlens.questions.donors import (
     same_role_positions,
 )
 from anchorlens.questions.tokens import (
-    RowDropped,
     RowTokenizer,
     TokenRow,
     answer_reads,
-    drop,
     first_difference,
 )
 
@@ -50,26 +49,25 @@ QAPair: TypeAlias = Pair[TokenRow]
 class WrongAnswerPicker(DonorPicker):
     """Picker that excludes donors whose answer is correct for the base question."""
 
-    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
+    @override
+    def is_eligible(self, base: TokenRow, row: TokenRow) -> bool:
         right = is_right(row.answer.exact.of(row.answer.text), base.example.answers)
-        return not right and super()._eligible(base, row)
+        return not right and super().is_eligible(base, row)
 
 
 @dataclass(frozen=True)
 class SameAnswerPicker(DonorPicker):
     """Picker of other questions with the answer of the base."""
 
-    def _candidates(self, base: TokenRow) -> list[TokenRow]:
-        alike = self._by_shape.get(self._shape(base), [])
-        return [row for row in alike if self._is_same(base, row)]
+    @override
+    def candidates(self, base: TokenRow) -> list[TokenRow]:
+        return [row for row in super().candidates(base) if row.answer_ids == base.answer_ids]
 
-    def _is_same(self, base: TokenRow, row: TokenRow) -> bool:
-        return row.answer_ids == base.answer_ids
-
-    def _eligible(self, base: TokenRow, row: TokenRow) -> bool:
+    @override
+    def is_eligible(self, base: TokenRow, row: TokenRow) -> bool:
         if row.example.question_id == base.example.question_id:
             return False
-        return self._can_pair(base, row)
+        return self.can_pair(base, row)
 
 
 def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], Sequence[TokenRow]]:
@@ -101,232 +99,6 @@ def donor_picker(spec: Swap, pool: Sequence[TokenRow]) -> Callable[[TokenRow], S
 def pre_answer_token_differs(pair: QAPair) -> bool | None:
     """Return whether the pre-answer tokens of target and source differ; None without a source."""
     return None if pair.source is None else not pair.same_tokens("pre_answer")
-
-
-def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str, draw: int = 0) -> str:
-    """Return the label of the random directions of ``norm_matched``."""
-    label = f"{spec.seed}:{NORM_MATCHED}:{base_id}:{donor_id}:{anchor}"
-    return f"{label}:{draw}" if draw else label
-
-
-def direction_name(base_id: str, donor_id: str, draw: int, side: int) -> str:
-    """Return the name of a row of a direction: ``base~donor~0a``."""
-    return f"{base_id}~{donor_id}~{draw}{'ab'[side]}"
-
-
-def at_difference(row: TokenRow, other: TokenRow) -> TokenRow:
-    """Return a row whose ``pre_answer`` is the position that predicts the first token in which two
-    answers differ.
-    """
-    shared, _ = first_difference(row.answer_ids, other.answer_ids)
-    if shared <= 0:
-        return row
-    return replace(
-        row,
-        positions={**row.positions, "pre_answer": (row.positions["pre_answer_all"][shared],)},
-    )
-
-
-@dataclass(kw_only=True)
-class PairMaker:
-    """Builder of the pairs of a sweep, which counts failures.
-
-    Attributes:
-        spec: Arguments of the sweep.
-        tokenizer: Tokenizer of corrupt inputs.
-        dropped: Rows without a pair.
-        null_shortfall: Anchor (and control, unless it is ``null``) -> number of null slots without
-            a position.
-        failed_pairs: Number of pairs that could not be built, by reason (denoising only).
-        directions: Picker of the rows of directions; None for Gaussian ones.
-        same_answers: Picker of donors with the base's own answer; None if that null is not
-            measured.
-        same_role_positions: Number of positions of ``same_role``, and of those that are format or
-            punctuation.
-        gaussian_draws: Number of draws without two other rows, whose direction is Gaussian.
-        without_same_answer: Number of rows without another question of the same answer.
-    """
-
-    spec: Swap
-    tokenizer: RowTokenizer
-    dropped: list[Dropped] = field(default_factory=list)
-    null_shortfall: dict[str, int] = field(default_factory=dict)
-    failed_pairs: dict[str, int] = field(default_factory=dict)
-    directions: DirectionPicker | None = None
-    same_answers: SameAnswerPicker | None = None
-    same_role_positions: dict[str, int] = field(
-        default_factory=lambda: {"positions": 0, "format": 0}
-    )
-    gaussian_draws: int = 0
-    without_same_answer: int = 0
-    _drawn: dict[tuple[str, str, int], tuple[TokenRow, TokenRow] | None] = field(
-        default_factory=dict
-    )
-
-    def with_donors(
-        self, rows: Sequence[TokenRow], pick: Callable[[TokenRow], Sequence[TokenRow]]
-    ) -> Iterator[QAPair]:
-        """Yield every row with its donors."""
-        for row in rows:
-            made: list[QAPair] = []
-            for donor in pick(row):
-                with_null = len(made) < self.spec.n_null_donors
-                try:
-                    made.append(self._pair(row, donor, with_null=with_null))
-                except RowDropped as why:
-                    self.failed_pairs[why.reason] = self.failed_pairs.get(why.reason, 0) + 1
-            if not made:
-                detail = (
-                    "no row of another question has as many tokens at all anchors"
-                    if self.spec.align == "equal"
-                    else f"no row of another question serves with align={self.spec.align!r}"
-                )
-                self.dropped.append(drop(row.example, "no_donor", detail))
-            yield from made
-            if made and self.same_answers is not None:
-                yield from self._same_answer(row, self.same_answers)
-
-    def _same_answer(self, row: TokenRow, picker: SameAnswerPicker) -> Iterator[QAPair]:
-        """Yield the row with a donor that has the same answer, if there is one."""
-        donors = picker.pick(row)
-        if not donors:
-            self.without_same_answer += 1
-        for donor in donors:
-            places: list[Placement] = []
-            for anchor in self.spec.anchors:
-                both = pair_positions(row, donor, anchor, self.spec.align)
-                assert both is not None  # the picker pairs all anchors
-                places.append(Placement(anchor, SAME_ANSWER, *both))
-            yield Pair(row, row, donor, donor, donor.id, tuple(places))
-
-    def with_statistic(
-        self, rows: Sequence[TokenRow], statistics: StreamStatistics
-    ) -> Iterator[QAPair]:
-        """Yield every row with a mean, zero or noise stream as donor."""
-        rule = self.spec.donors
-        anchors = self.spec.anchors
-        for row in rows:
-            lacks = [a for a in ("exact_question", *anchors) if not row.positions[a]]
-            if lacks or (rule == "mean" and not statistics.covers(row, anchors)):
-                why = f"no token at {lacks}" if lacks else "longer than all reference rows"
-                self.dropped.append(drop(row.example, "no_donor", why))
-                continue
-            paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
-            placements = self._placements(row, None, row.id, rule, paired, with_null=True)
-            yield Pair(row, row, None, None, rule, placements)
-
-    def _pair(self, row: TokenRow, donor: TokenRow, *, with_null: bool) -> QAPair:
-        target = at_difference(row, donor)
-        source = at_difference(donor, row)
-        if self.spec.direction == "denoising":
-            target = self.tokenizer.corrupt_row(row, donor.example)
-            target = at_difference(target, donor)
-            source = at_difference(row, donor)
-        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        for anchor in self.spec.anchors:
-            both = pair_positions(target, source, anchor, self.spec.align)
-            if both is None:
-                raise RowDropped(
-                    "corrupt_length",
-                    "the donor's text has another number of tokens inside the base question",
-                )
-            paired[anchor] = both
-        placements = self._placements(target, source, row.id, donor.id, paired, with_null=with_null)
-        return Pair(row, target, source, donor, donor.id, placements)
-
-    def _placements(
-        self,
-        target: TokenRow,
-        source: TokenRow | None,
-        base_id: str,
-        donor_id: str,
-        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]],
-        *,
-        with_null: bool,
-    ) -> tuple[Placement, ...]:
-        """Return the placement of every anchor, followed by its nulls."""
-        spec = self.spec
-        placements: list[Placement] = []
-        for anchor, (to, by) in paired.items():
-            placements.append(Placement(anchor, "none", to, by))
-            for control in spec.null_controls if with_null else ():
-                if control == SAME_ROLE:
-                    assert source is not None  # the specification refuses a statistic
-                    label = f"{spec.seed}:{control}:{base_id}:{donor_id}:{anchor}"
-                    where = same_role_positions(target, source, anchor, len(by), label)
-                    self._count_format(target, where[0])
-                    null = Placement(anchor, control, *where)
-                elif control == NORM_MATCHED:
-                    null = Placement(anchor, control, to, by)
-                elif control == SAME_ANSWER:
-                    continue  # its donor is another row
-                else:
-                    where = null_positions(
-                        target, anchor, len(by), spec.seed, donor_id, spec.null_region
-                    )
-                    null = Placement(anchor, control, where, by[: len(where)])
-                name = anchor if control == NULL else f"{anchor}, {control}"
-                lacking = len(by) - len(null.target_positions)
-                self.null_shortfall[name] = self.null_shortfall.get(name, 0) + lacking
-                if control == NORM_MATCHED:
-                    placements += self._placements_of_draws(target, source, base_id, donor_id, null)
-                else:
-                    placements.append(null)
-        return tuple(placements)
-
-    def _count_format(self, target: TokenRow, positions: Sequence[int]) -> None:
-        """Count the positions of ``same_role`` that are no words of the question."""
-        words = {*target.positions["rest_words"]}
-        self.same_role_positions["positions"] += len(positions)
-        self.same_role_positions["format"] += sum(p not in words for p in positions)
-
-    def _placements_of_draws(
-        self,
-        target: TokenRow,
-        source: TokenRow | None,
-        base_id: str,
-        donor_id: str,
-        place: Placement,
-    ) -> Iterator[Placement]:
-        """Yield the placement of each draw of ``norm_matched``."""
-        for draw in range(self.spec.n_null_draws):
-            label = direction_label(self.spec, base_id, donor_id, place.anchor, draw)
-            both = self._rows_of_draw(target, source, base_id, donor_id, draw)
-            prompts = None if both is None else towards(both, target, place)
-            yield replace(place, direction_label=label, draw=draw, towards=prompts)
-
-    def _rows_of_draw(
-        self, target: TokenRow, source: TokenRow | None, base_id: str, donor_id: str, draw: int
-    ) -> tuple[TokenRow, TokenRow] | None:
-        """Return the two rows of a direction, which all anchors of a draw share."""
-        if self.directions is None or source is None:
-            return None
-        key = (base_id, donor_id, draw)
-        if key not in self._drawn:
-            both = self.directions.pick(target, source, draw)
-            if both is None:
-                self.gaussian_draws += 1
-            else:
-                first = replace(both[0], id=direction_name(*key, 0))
-                second = replace(both[1], id=direction_name(*key, 1))
-                both = (first, second)
-            self._drawn[key] = both
-        return self._drawn[key]
-
-
-def towards(
-    rows: tuple[TokenRow, TokenRow], target: TokenRow, place: Placement
-) -> tuple[DirectionPrompt, DirectionPrompt] | None:
-    """Return the rows of a direction with the positions that correspond to a placement; None if a
-    segment of theirs is too short.
-    """
-    found: list[DirectionPrompt] = []
-    for row in rows:
-        positions = positions_towards(row, target, place.anchor, place.target_positions)
-        if positions is None:
-            return None
-        found.append(DirectionPrompt(row, positions))
-    return found[0], found[1]
 
 
 @dataclass(frozen=True)
@@ -426,3 +198,242 @@ class Reading:
         if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
         return anchor == "answer" and self.probe_layer in changed
+
+
+def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str, draw: int = 0) -> str:
+    """Return the label of the random directions of ``norm_matched``."""
+    label = f"{spec.seed}:{NORM_MATCHED}:{base_id}:{donor_id}:{anchor}"
+    return f"{label}:{draw}" if draw else label
+
+
+def swap_direction_id(base_id: str, donor_id: str, draw: int, side: int) -> str:
+    """Return the id of a row of a direction: ``base~donor~0a``."""
+    return f"{base_id}~{donor_id}~{draw}{'ab'[side]}"
+
+
+def at_difference(row: TokenRow, other: TokenRow) -> TokenRow:
+    """Return a row whose ``pre_answer`` is the position that predicts the first token in which two
+    answers differ.
+    """
+    shared, _ = first_difference(row.answer_ids, other.answer_ids)
+    if shared <= 0:
+        return row
+    return replace(
+        row,
+        positions={**row.positions, "pre_answer": (row.positions["pre_answer_all"][shared],)},
+    )
+
+
+@dataclass(kw_only=True)
+class PairMaker:
+    """Builder of the pairs of a sweep, which counts failures.
+
+    Attributes:
+        spec: Arguments of the sweep.
+        tokenizer: Tokenizer of corrupt inputs.
+        dropped: Rows without a pair.
+        null_shortfall: Anchor (and control, unless it is ``null``) -> number of null slots without
+            a position.
+        failed_pairs: Number of pairs that could not be built, by reason (denoising only).
+        directions: Picker of the rows of directions; None for Gaussian ones.
+        same_answers: Picker of donors with the base's own answer; None if that null is not
+            measured.
+        same_role_positions: Number of positions of ``same_role``, and of those that are format or
+            punctuation.
+        gaussian_draws: Number of draws without two other rows, whose direction is Gaussian.
+        without_same_answer: Number of rows without another question of the same answer.
+    """
+
+    spec: Swap
+    tokenizer: RowTokenizer
+    dropped: list[Dropped] = field(default_factory=list)
+    null_shortfall: dict[str, int] = field(default_factory=dict)
+    failed_pairs: dict[str, int] = field(default_factory=dict)
+    directions: DirectionPicker | None = None
+    same_answers: SameAnswerPicker | None = None
+    same_role_positions: dict[str, int] = field(
+        default_factory=lambda: {"positions": 0, "format": 0}
+    )
+    gaussian_draws: int = 0
+    without_same_answer: int = 0
+    _drawn: dict[tuple[str, str, int], tuple[TokenRow, TokenRow] | None] = field(
+        default_factory=dict
+    )
+
+    def with_donors(
+        self, rows: Sequence[TokenRow], pick: Callable[[TokenRow], Sequence[TokenRow]]
+    ) -> Iterator[QAPair]:
+        """Yield every row with its donors."""
+        for row in rows:
+            made: list[QAPair] = []
+            for donor in pick(row):
+                with_null = len(made) < self.spec.n_null_donors
+                try:
+                    made.append(self._pair(row, donor, with_null=with_null))
+                except RowDropped as why:
+                    self.failed_pairs[why.reason] = self.failed_pairs.get(why.reason, 0) + 1
+            if not made:
+                detail = (
+                    "no row of another question has as many tokens at all anchors"
+                    if self.spec.align == "equal"
+                    else f"no row of another question serves with align={self.spec.align!r}"
+                )
+                self.dropped.append(row.example.drop("no_donor", detail))
+            yield from made
+            if made and self.same_answers is not None:
+                yield from self._same_answer(row, self.same_answers)
+
+    def _same_answer(self, row: TokenRow, picker: SameAnswerPicker) -> Iterator[QAPair]:
+        """Yield the row with a donor that has the same answer, if there is one."""
+        donors = picker.pick(row)
+        if not donors:
+            self.without_same_answer += 1
+        for donor in donors:
+            places: list[Placement] = []
+            for anchor in self.spec.anchors:
+                both = pair_positions(row, donor, anchor, self.spec.align)
+                assert both is not None  # the picker pairs all anchors
+                places.append(Placement(anchor, SAME_ANSWER, *both))
+            yield Pair(row, row, donor, donor, donor.id, tuple(places))
+
+    def with_statistic(
+        self, rows: Sequence[TokenRow], statistics: StreamStatistics
+    ) -> Iterator[QAPair]:
+        """Yield every row with a mean, zero or noise stream as donor."""
+        rule = self.spec.donors
+        anchors = self.spec.anchors
+        for row in rows:
+            lacks = [a for a in ("exact_question", *anchors) if not row.positions[a]]
+            if lacks or (rule == "mean" and not statistics.covers(row, anchors)):
+                why = f"no token at {lacks}" if lacks else "longer than all reference rows"
+                self.dropped.append(row.example.drop("no_donor", why))
+                continue
+            paired = {anchor: (row.positions[anchor], row.positions[anchor]) for anchor in anchors}
+            placements = self._placements(row, None, row.id, rule, paired, with_null=True)
+            yield Pair(row, row, None, None, rule, placements)
+
+    def _pair(self, row: TokenRow, donor: TokenRow, *, with_null: bool) -> QAPair:
+        target = at_difference(row, donor)
+        source = at_difference(donor, row)
+        if self.spec.direction == "denoising":
+            target = self.tokenizer.corrupt_row(row, donor.example)
+            target = at_difference(target, donor)
+            source = at_difference(row, donor)
+        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for anchor in self.spec.anchors:
+            both = pair_positions(target, source, anchor, self.spec.align)
+            if both is None:
+                raise RowDropped(
+                    "corrupt_length",
+                    "the donor's text has another number of tokens inside the base question",
+                )
+            paired[anchor] = both
+        placements = self._placements(target, source, row.id, donor.id, paired, with_null=with_null)
+        return Pair(row, target, source, donor, donor.id, placements)
+
+    def _placements(
+        self,
+        target: TokenRow,
+        source: TokenRow | None,
+        base_id: str,
+        donor_id: str,
+        paired: dict[str, tuple[tuple[int, ...], tuple[int, ...]]],
+        *,
+        with_null: bool,
+    ) -> tuple[Placement, ...]:
+        """Return the placement of every anchor, followed by its nulls."""
+        spec = self.spec
+        placements: list[Placement] = []
+        for anchor, (to, by) in paired.items():
+            swap = Placement(anchor, "none", to, by)
+            placements.append(swap)
+            for control in spec.null_controls if with_null else ():
+                if control == SAME_ANSWER:
+                    continue  # its donor is another row
+                null = self._null_placement(control, swap, target, source, base_id, donor_id)
+                name = anchor if control == NULL else f"{anchor}, {control}"
+                lacking = len(by) - len(null.target_positions)
+                self.null_shortfall[name] = self.null_shortfall.get(name, 0) + lacking
+                if control == NORM_MATCHED:
+                    placements += self._placements_of_draws(target, source, base_id, donor_id, null)
+                else:
+                    placements.append(null)
+        return tuple(placements)
+
+    def _null_placement(
+        self,
+        control: str,
+        swap: Placement,
+        target: TokenRow,
+        source: TokenRow | None,
+        base_id: str,
+        donor_id: str,
+    ) -> Placement:
+        """Return the placement of a null of a swap, which may have fewer positions."""
+        spec = self.spec
+        anchor = swap.anchor
+        n = len(swap.source_positions)
+        if control == NORM_MATCHED:
+            return replace(swap, control=control)
+        if control == SAME_ROLE:
+            assert source is not None  # the specification refuses a statistic
+            label = f"{spec.seed}:{control}:{base_id}:{donor_id}:{anchor}"
+            to, by = same_role_positions(target, source, anchor, n, label)
+            self._count_format(target, to)
+            return Placement(anchor, control, to, by)
+        to = null_positions(target, anchor, n, spec.seed, donor_id, spec.null_region)
+        return Placement(anchor, control, to, swap.source_positions[: len(to)])
+
+    def _count_format(self, target: TokenRow, positions: Sequence[int]) -> None:
+        """Count the positions of ``same_role`` that are no words of the question."""
+        words = {*target.positions["rest_words"]}
+        self.same_role_positions["positions"] += len(positions)
+        self.same_role_positions["format"] += sum(p not in words for p in positions)
+
+    def _placements_of_draws(
+        self,
+        target: TokenRow,
+        source: TokenRow | None,
+        base_id: str,
+        donor_id: str,
+        place: Placement,
+    ) -> Iterator[Placement]:
+        """Yield the placement of each draw of ``norm_matched``."""
+        for draw in range(self.spec.n_null_draws):
+            label = direction_label(self.spec, base_id, donor_id, place.anchor, draw)
+            both = self._rows_of_draw(target, source, base_id, donor_id, draw)
+            prompts = None if both is None else towards(both, target, place)
+            yield replace(place, direction_label=label, draw=draw, towards=prompts)
+
+    def _rows_of_draw(
+        self, target: TokenRow, source: TokenRow | None, base_id: str, donor_id: str, draw: int
+    ) -> tuple[TokenRow, TokenRow] | None:
+        """Return the two rows of a direction, which all anchors of a draw share."""
+        if self.directions is None or source is None:
+            return None
+        key = (base_id, donor_id, draw)
+        if key not in self._drawn:
+            both = self.directions.pick(target, source, draw)
+            if both is None:
+                self.gaussian_draws += 1
+            else:
+                first = replace(both[0], id=swap_direction_id(*key, 0))
+                second = replace(both[1], id=swap_direction_id(*key, 1))
+                both = (first, second)
+            self._drawn[key] = both
+        return self._drawn[key]
+
+
+def towards(
+    rows: tuple[TokenRow, TokenRow], target: TokenRow, place: Placement
+) -> tuple[DirectionPrompt, DirectionPrompt] | None:
+    """Return the rows of a direction with the positions that correspond to a placement; None if a
+    segment of theirs is too short.
+    """
+    found: list[DirectionPrompt] = []
+    for row in rows:
+        positions = positions_towards(row, target, place.anchor, place.target_positions)
+        if positions is None:
+            return None
+        found.append(DirectionPrompt(row, positions))
+    return found[0], found[1]

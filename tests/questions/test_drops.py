@@ -8,7 +8,8 @@ import pytest
 
 from anchorlens.errors import EmptySweepError
 from anchorlens.prompts.dataset import Dropped
-from anchorlens.questions.tokens import FIXES, check_rows_left
+from anchorlens.questions.datasets import load_qa
+from anchorlens.questions.drops import FIXES, no_rows_left
 
 PACKAGE = Path(__file__).resolve().parents[2] / "anchorlens"
 ERRORS = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
@@ -53,17 +54,26 @@ def test_the_docs_list_the_reasons_of_the_package():
 
 @pytest.mark.parametrize("reason", [*FIXES, "no_edge_of_mine"])
 def test_the_reason_that_dropped_most_rows_has_its_fix(reason):
-    with pytest.raises(EmptySweepError, match=f"{reason} 3, other 1") as caught:
-        check_rows_left([], [*dropped("other"), *dropped(reason, 3)], "in mine")
-    named = [name for name, fix in FIXES.items() if fix in str(caught.value)]
+    error = no_rows_left([*dropped("other"), *dropped(reason, 3)], "in mine")
+    assert isinstance(error, EmptySweepError)
+    assert f"{reason} 3, other 1" in str(error)
+    named = [name for name, fix in FIXES.items() if fix in str(error)]
     assert reason in named or (not named and reason not in FIXES)
     assert {FIXES[name] for name in named} <= {FIXES.get(reason)}
 
 
 def test_an_empty_set_has_its_own_message():
-    with pytest.raises(
-        EmptySweepError,
-        match="data set is empty",
-    ):
-        check_rows_left([], [], "in mine")
-    check_rows_left([1], dropped("no_donor"), "in mine")
+    assert "data set is empty" in str(no_rows_left([], "in mine"))
+
+
+def test_a_dropped_example_has_its_canonical_answer_and_the_reason():
+    (example,) = load_qa([("Who wrote Emma?", ["Jane Austen", "Austen"])]).examples
+    assert example.drop("no_donor", "too long") == Dropped(
+        example_id=example.example_id,
+        dataset=example.dataset,
+        question="Who wrote Emma?",
+        answer="Jane Austen",
+        reason="no_donor",
+        detail="too long",
+    )
+    assert example.drop("no_donor").detail == ""
