@@ -50,8 +50,10 @@ class Faithfulness:
         n: Number of pairs.
         n_clusters: Number of clusters that were drawn.
 
-    Example:
-        >>> scores = circuit.faithfulness(model, other_pairs)  # doctest: +SKIP
+    Examples:
+        >>> import anchorlens as al
+        >>> circuit = al.load_circuit("circuit.json")  # doctest: +SKIP
+        >>> scores = circuit.faithfulness("smollm2-135m-instruct", "ioi-pairs")  # doctest: +SKIP
         >>> print(scores)  # doctest: +SKIP
     """
 
