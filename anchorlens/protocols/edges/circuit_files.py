@@ -101,8 +101,9 @@ def load_circuit(path: "str | PathLike[str]", *, n_kv_heads: int | None = None) 
 
     Examples:
         >>> import anchorlens as al
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
         >>> circuit = al.load_circuit("ioi/importances.json")  # doctest: +SKIP
-        >>> circuit.faithfulness("smollm2-135m-instruct", "ioi-pairs")  # doctest: +SKIP
+        >>> circuit.faithfulness("smollm2-135m-instruct", pairs)  # doctest: +SKIP
 
     Args:
         path: File, such as ``importances.json``.

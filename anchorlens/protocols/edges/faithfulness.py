@@ -52,8 +52,9 @@ class Faithfulness:
 
     Examples:
         >>> import anchorlens as al
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
         >>> circuit = al.load_circuit("circuit.json")  # doctest: +SKIP
-        >>> scores = circuit.faithfulness("smollm2-135m-instruct", "ioi-pairs")  # doctest: +SKIP
+        >>> scores = circuit.faithfulness("smollm2-135m-instruct", pairs)  # doctest: +SKIP
         >>> print(scores)  # doctest: +SKIP
     """
 
