@@ -72,7 +72,7 @@ class EdgeScreen:
         >>> import anchorlens as al
         >>> model = "smollm2-135m-instruct"
         >>> pairs = al.load_pairs("ioi-pairs", limit=10)
-        >>> found = al.screen_edges(model, pairs, top=20, audit=20)  # doctest: +SKIP
+        >>> found = al.screen_edges(model, pairs, receivers="logits")  # doctest: +SKIP
         >>> found.missed_at_most  # doctest: +SKIP
         >>> found.table().query("is_candidate")  # doctest: +SKIP
 
@@ -158,7 +158,7 @@ def screen_edges(
         >>> import anchorlens as al
         >>> model = "smollm2-135m-instruct"
         >>> pairs = al.load_pairs("ioi-pairs", limit=10)
-        >>> found = al.screen_edges(model, pairs, top=20, audit=20)  # doctest: +SKIP
+        >>> found = al.screen_edges(model, pairs, receivers="logits")  # doctest: +SKIP
         >>> print(found)  # doctest: +SKIP
 
     Args:
