@@ -95,6 +95,7 @@ class EmptySweepError(InputError):
 
     Examples:
         >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
         >>> data = al.load_qa("popqa-sample")
         >>> try:
         ...     sweep = al.swap_sweep(model, data, known_only=True)  # doctest: +SKIP
@@ -126,6 +127,8 @@ class HookError(AnchorlensError):
 
     Examples:
         >>> import anchorlens as al
+        >>> model = al.load_model("smollm2-135m-instruct")  # doctest: +SKIP
+        >>> data = al.load_qa("popqa-sample")
         >>> try:
         ...     sweep = al.swap_sweep(model, data)  # doctest: +SKIP
         ... except al.HookError:  # an unusual model: ask which hook is at fault
@@ -138,6 +141,8 @@ class CheckError(AnchorlensError):
 
     Examples:
         >>> import anchorlens as al
+        >>> model = al.load_model("smollm2-135m-instruct")  # doctest: +SKIP
+        >>> data = al.load_qa("popqa-sample")
         >>> try:
         ...     sweep = al.swap_sweep(model, data)  # doctest: +SKIP
         ... except al.CheckError:  # a spot check failed: one full forward pass per cell

@@ -190,6 +190,28 @@ def test_imports_follow_the_order_and_there_is_no_circle_between_files(graph):
     TopologicalSorter(graph).prepare()
 
 
+def test_the_picture_shows_every_room_above_those_that_it_imports(texts, graph):
+    picture = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf8")
+    titles = re.findall(r'class="title" x="\d+" y="(\d+)">(\w+)/<', picture)
+    row_of = {room: int(row) for row, room in titles}
+    assert sorted(row_of) == sorted(ORDER)
+    for name, others in graph.items():
+        here = room_of(name)
+        for there in {room_of(other) for other in others} - {here, LEAVES}:
+            assert here == LEAVES or row_of[here] < row_of[there], f"{name} imports {there}"
+
+
+def test_picture_and_page_name_the_modules_beside_the_rooms(texts):
+    files = {path.stem for path in (ROOT / PACKAGE).glob("*.py")} - {"__init__", "__main__"}
+    picture = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf8")
+    last = re.findall(r"<text [^>]*>([^<]+)</text>", picture)[-1]
+    assert sorted(last.split(", ")) == sorted(files)
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
+    row = re.search(r"^\| top-level modules \((.+)\) \|", page, re.MULTILINE)
+    assert row is not None
+    assert sorted(re.findall(r"`(\w+)`", row[1])) == sorted(files)
+
+
 def test_every_lazy_call_is_there(texts):
     assert all(
         lazy_calls(f"{PACKAGE}.{name}", ast.parse(texts[f"{PACKAGE}.{name}"]))

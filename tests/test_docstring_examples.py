@@ -1,5 +1,7 @@
-"""Public names of these rooms have an example that can be pasted, and the examples are true."""
+"""Every public name has an example that can be pasted, and the examples are true."""
 
+import ast
+import builtins
 import doctest
 import inspect
 import sys
@@ -8,37 +10,47 @@ import pytest
 
 import anchorlens as al
 
-ROOMS = (
-    "errors",
-    "models",
-    "prompts",
-    "diagnosis",
-    "questions",
-    "probing",
-    "statistics",
-    "runs",
-    "report",
-)
+NAMES = [name for name in al.__all__ if name != "__version__"]  # test_docs: those of __init__.pyi
+# Their methods too. A sweep is made in `running.sweeps`, and names the module of its protocol.
+MODULES = sorted({inspect.getmodule(getattr(al, name)).__name__ for name in NAMES})
 
 
-def is_of_rooms(name):
-    return getattr(getattr(al, name), "__module__", "").startswith(
-        tuple(f"anchorlens.{room}" for room in ROOMS)
-    )
+def example_of(name: str) -> doctest.DocTest:
+    text = (inspect.getdoc(getattr(al, name)) or "").partition("Examples:\n")[2]
+    return doctest.DocTestParser().get_doctest(text, {}, name, None, None)
 
 
-NAMES = [name for name in al.__all__ if is_of_rooms(name)]
+def undefined_names(source: str) -> set[str]:
+    """Names that a piece of code reads and does not make."""
+    read: set[str] = set()
+    made = set(dir(builtins))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else made).add(node.id)
+        elif isinstance(node, ast.alias):
+            made.add(node.asname or node.name)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+            made.add(node.name or "")
+        elif isinstance(node, ast.arg):
+            made.add(node.arg)
+    return read - made
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_has_an_example(name):
-    text = inspect.getdoc(getattr(al, name)) or ""
-    example = text.partition("Examples:\n")[2]
-    assert example.lstrip().startswith(">>> import anchorlens as al")
+def test_a_public_name_has_an_example_that_can_be_pasted(name):
+    source = "".join(one.source for one in example_of(name).examples)
+    assert source.startswith("import anchorlens as al\n")
+    assert undefined_names(source) == set()
 
 
-@pytest.mark.parametrize("module", sorted({getattr(al, name).__module__ for name in NAMES}))
-def test_the_examples_are_true(module):
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_is_true(name):
+    """By itself, without the names of its module."""
+    assert doctest.DocTestRunner().run(example_of(name)).failed == 0
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_examples_of_the_module_are_true(module):
     assert doctest.testmod(sys.modules[module]).failed == 0
 
 

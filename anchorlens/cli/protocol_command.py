@@ -124,7 +124,7 @@ def _help_option() -> click.Option:
 
 def protocol_command(name: str) -> click.Command:
     spec = specification_of(name)
-    text = spec.__doc__ or PROTOCOLS[name]
+    text = spec.description() or PROTOCOLS[name]
     paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
     made = _ProtocolCommand(
         name,

@@ -120,6 +120,11 @@ def plot_heatmap(
     """Plot a heatmap: of patch sweeps the grid of layer by position, segment or head; of an edge
     sweep senders by receivers; of others layer by role.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> figure = al.plot_heatmap("runs/patch", quantity="recovered_share")  # doctest: +SKIP
+        >>> figure.show()  # doctest: +SKIP
+
     Args:
         results: Result, path of a run directory, or several of these. Patch sweeps stand side by
             side, for example of three sites.

@@ -55,8 +55,11 @@ def plot_circuit(
     and an arrow for each edge.
 
     Examples:
-        >>> al.plot_circuit(edges.circuit(top=60).prune())  # doctest: +SKIP
-        >>> al.plot_circuit(edges.circuit(), bands=edges.table())  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> edges = al.edge_sweep(model, pairs, receivers="logits")  # doctest: +SKIP
+        >>> al.plot_circuit(edges.circuit(top=60), bands=edges.table())  # doctest: +SKIP
 
     The width of an edge is the size of its effect, the colour its sign, and the opacity its
     stability. Edges end at the q, k or v of a head. Heads that share a key/value head have one

@@ -133,9 +133,11 @@ def plot_curves(
             missing, or curves would overlap (two readouts, sites, windows or runs of one curve, or
             two directions in frames).
 
-    Example:
-        >>> figure = plot_curves([sweep, other], style="paper")  # doctest: +SKIP
-        >>> save_figure(figure, "figure.pdf")  # doctest: +SKIP
+    Examples:
+        >>> import anchorlens as al
+        >>> runs = {"one donor": "runs/a", "four donors": "runs/b"}
+        >>> figure = al.plot_curves(runs, controls=True)  # doctest: +SKIP
+        >>> al.save_figure(figure, "figure.pdf")  # doctest: +SKIP
     """
     if style not in STYLES:
         raise InputError(

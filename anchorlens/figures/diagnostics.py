@@ -39,6 +39,10 @@ def plot_probe_auc(
     Where the AUC is near 0.5, the split into pathways is noise. Arguments as in
     :func:`~anchorlens.figures.curves.plot_curves`.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> al.plot_probe_auc("runs/knockout").show()  # doctest: +SKIP
+
     Raises:
         InputError: If the results have no probe.
     """
@@ -66,6 +70,10 @@ def plot_pathway_sizes(
     """Plot the number of questions of each pathway by layer.
 
     Arguments as in :func:`~anchorlens.figures.curves.plot_curves`.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> al.plot_pathway_sizes("runs/knockout").show()  # doctest: +SKIP
 
     Raises:
         InputError: If the results have no pathways.

@@ -79,6 +79,11 @@ def save_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
 
     An existing page is replaced atomically. The same figure gives the same bytes.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> figure = al.plot_curves("runs/swap")  # doctest: +SKIP
+        >>> al.save_html(figure, "swap.html")  # doctest: +SKIP
+
     Args:
         fig: Any plotly figure.
         path: File to write, in an existing directory.
@@ -230,6 +235,11 @@ def save_figure(
     scale: float | None = None,
 ) -> Path:
     """Save a figure as ``.html`` (a page that needs no network), ``.png``, ``.svg`` or ``.pdf``.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> figure = al.plot_curves("runs/swap", style="paper")  # doctest: +SKIP
+        >>> al.save_figure(figure, "swap.pdf", width=900)  # doctest: +SKIP
 
     Args:
         fig: Any plotly figure. A picture has no buttons; below 900 pixels the panels of

@@ -39,6 +39,11 @@ class SweepList(list[SweepResult]):
 def load_run(path: "str | os.PathLike[str]") -> list[SweepResult]:
     """Load all sweeps of a run directory.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> (sweep,) = al.load_run("runs/swap")  # doctest: +SKIP
+        >>> print(sweep.verdict)  # doctest: +SKIP
+
     Args:
         path: Path of the run directory.
 

@@ -15,13 +15,18 @@ line to change:
   ``get_act_patch_attn_head_by_pos_every``: several of these, stacked;
 - ``generic_activation_patch``: any setter and table of indices.
 
-Example:
+Examples:
+    >>> import anchorlens as al
     >>> from anchorlens import patching
+    >>> model = al.load_model("smollm2-135m-instruct")  # doctest: +SKIP
+    >>> clean = model.to_tokens("The capital of France is")  # doctest: +SKIP
+    >>> corrupted = model.to_tokens("The capital of Italy is")  # doctest: +SKIP
+    >>> answer = model.to_single_token(" Paris")  # doctest: +SKIP
     >>> _, cache = model.run_with_cache(clean)  # doctest: +SKIP
-    >>> def accuracy(logits):  # doctest: +SKIP
-    ...     return (logits[:, -1].argmax(-1) == answer).float().mean()
+    >>> def logprob(logits):  # doctest: +SKIP
+    ...     return logits[0, -1].log_softmax(-1)[answer]
     >>> grid = patching.get_act_patch_resid_pre(  # doctest: +SKIP
-    ...     model, corrupted, cache, accuracy
+    ...     model, corrupted, cache, logprob
     ... )  # [layer pos]
 
 The metric may be any function of the logits: what it reads is observed at every call. All functions

@@ -24,6 +24,9 @@ def compare_methods(
     follow by construction.
 
     Examples:
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=4)
         >>> exact = al.patch_sweep(model, pairs, site="z", by="head")  # doctest: +SKIP
         >>> fast = al.patch_sweep(  # doctest: +SKIP
         ...     model, pairs, site="z", by="head", method="attribution"

@@ -5,6 +5,7 @@ Each argument is a field that is declared once (:mod:`anchorlens.protocols.argum
 modules are imported here; layers, heads and sites are checked when the model is loaded.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -200,6 +201,13 @@ class Specification(BaseModel):
     @override
     def model_post_init(self, context: Any) -> None:
         self.check_together()
+
+    @classmethod
+    def description(cls) -> str:
+        """Return the docstring without its examples, which are Python: for ``--help``, and for the
+        function that has examples of its own.
+        """
+        return inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples:\n")[0]
 
     @classmethod
     def check_names(cls, names: Iterable[str], known: Iterable[str]) -> None:

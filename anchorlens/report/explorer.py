@@ -47,7 +47,7 @@ def explore(
 
     Examples:
         >>> import anchorlens as al
-        >>> al.explore(sweep, example="france", layer=8)  # doctest: +SKIP
+        >>> al.explore("runs/swap", example="france", layer=8)  # doctest: +SKIP
     """
     found = results_of(sweep)
     if isinstance(found, list) and len(found) == 1:

@@ -58,7 +58,7 @@ def save_report(
 
     Examples:
         >>> import anchorlens as al
-        >>> al.save_report([sweep, "runs/knockout"], "report.html")  # doctest: +SKIP
+        >>> al.save_report(["runs/swap", "runs/knockout"], "report.html")  # doctest: +SKIP
     """
     target = resolve_path(path, "path", "a file")
     if target.suffix.lower() not in PAGES:

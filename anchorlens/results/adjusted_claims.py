@@ -66,7 +66,8 @@ def adjust_claims(results: Sequence[SweepResult]) -> pd.DataFrame:
         detected`` where ``p_holm`` exceeds 0.05. A p-value alone claims nothing: no status becomes
         a claim. A single sweep is not adjusted.
 
-    Example:
+    Examples:
+        >>> import anchorlens as al
         >>> al.adjust_claims(al.load_run("runs/study"))  # doctest: +SKIP
     """
     named: list[tuple[dict[str, str], Findings]] = []

@@ -19,7 +19,9 @@ class BothDirections:
     :func:`anchorlens.swap_sweep` returns it.
 
     Examples:
-        >>> both = al.swap_sweep(model, data, direction="both")  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> data = al.load_qa("popqa-sample", limit=20)
+        >>> both = al.swap_sweep("smollm2-135m-instruct", data, direction="both")  # doctest: +SKIP
         >>> print(both.verdict)  # doctest: +SKIP
 
     Attributes:

@@ -15,6 +15,12 @@ from anchorlens.runs.schema import answer_first, summary_order
 class Comparison:
     """Difference of two runs at every layer; frozen.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> found = al.compare("runs/first", "runs/second")  # doctest: +SKIP
+        >>> print(found)  # doctest: +SKIP
+        >>> found.table()[["layer", "difference", "sim_low", "sim_high"]]  # doctest: +SKIP
+
     Attributes:
         labels: Names of the first and the second run.
         units: Sentence on the clusters of each pair of sweeps; none where questions are drawn and

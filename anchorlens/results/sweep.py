@@ -67,8 +67,10 @@ class SweepResult:
         layers: Layers in the order of :attr:`delta_p`.
         example_ids: Ids of the measured examples in the order of :attr:`delta_p`.
 
-    Example:
-        >>> sweep = al.swap_sweep(model, data)  # doctest: +SKIP
+    Examples:
+        >>> import anchorlens as al
+        >>> data = al.load_qa("popqa-sample", limit=20)
+        >>> sweep = al.swap_sweep("smollm2-135m-instruct", data, layers=(0, 24))  # doctest: +SKIP
         >>> sweep.delta_p.shape  # [anchor layer example]  # doctest: +SKIP
         >>> print(sweep.verdict)  # doctest: +SKIP
     """

@@ -50,6 +50,12 @@ def compare(
 ) -> Comparison:
     """Compute the difference between the curves of two runs, paired by row.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> found = al.compare("runs/first", "runs/second", labels=("a", "b"))  # doctest: +SKIP
+        >>> found.table().head()  # doctest: +SKIP
+        >>> al.plot_curves(found, metric="difference")  # doctest: +SKIP
+
     Args:
         first: Result of a sweep, several results, or a run directory.
         second: As ``first``; sweeps are matched by protocol, data set and model, unless both runs

@@ -18,6 +18,13 @@ class DatasetSpec:
     """Arguments of :func:`anchorlens.load_qa`, or of :func:`anchorlens.load_pairs`, for a data set
     to be loaded later.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.DatasetSpec("popqa-sample", limit=2)
+        >>> len(spec.load())
+        2
+        >>> study = al.Study("smollm2-135m-instruct", spec, al.Swap(layers=(0, 24)))
+
     Attributes:
         name: Name of a known data set, or any name with ``path``.
         path: File of questions, or of prompt pairs for protocols on pairs.

@@ -58,6 +58,13 @@ class RayExecutor:
     A worker uses as many threads as this process (``OMP_NUM_THREADS``, ``torch.set_num_threads``),
     since results depend on them.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> workers = al.RayExecutor(workers=2)  # doctest: +SKIP
+        >>> sweep = al.swap_sweep(  # doctest: +SKIP
+        ...     "smollm2-135m-instruct", "popqa-sample", layers=(0, 24), executor=workers
+        ... )
+
     Attributes:
         workers: Number of workers. If None, as many as CPUs and GPUs allow.
         address: Address of a running Ray cluster (``"auto"`` finds one). If None, a cluster is

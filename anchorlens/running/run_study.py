@@ -120,6 +120,13 @@ def run_study(
     with the same arguments and ``resume=True``; its tables are byte-identical to those of an
     uninterrupted study.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> study = al.Study("smollm2-135m-instruct", "popqa-sample", al.Swap(layers=(0, 24)))
+        >>> done = al.run_study(study, "runs/study", resume=True)  # doctest: +SKIP
+        >>> for sweep in done.results:  # doctest: +SKIP
+        ...     print(sweep.verdict)
+
     Args:
         study: The study to run.
         out: Run directory.
@@ -255,6 +262,12 @@ class Planning:
 
 def plan_study(study: Study) -> Iterator[Planning]:
     """Predict the cost of every sweep of a study; loads the models, measures and writes nothing.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> study = al.Study("smollm2-135m-instruct", "popqa-sample", al.Swap(layers=(0, 24)))
+        >>> for planned in al.plan_study(study):  # doctest: +SKIP
+        ...     print(planned.protocol, planned.plan)
 
     Args:
         study: The study to plan.

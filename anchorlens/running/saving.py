@@ -29,6 +29,12 @@ def save_run(
 
     Truth probes are saved in probes/RUN_ID, those of placebos in subfolders.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> data = al.load_qa("popqa-sample", limit=20)
+        >>> sweep = al.swap_sweep("smollm2-135m-instruct", data, layers=(0, 24))  # doctest: +SKIP
+        >>> al.save_run(sweep, "runs/swap")  # doctest: +SKIP
+
     Args:
         results: Sweeps of any number of models, data sets and protocols.
         path: Directory to write; missing parents are created.

@@ -68,6 +68,14 @@ class ScreenPlan:
 class EdgeScreen:
     """Candidates of a screen with their exact effects, and what the screen missed at most.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> found = al.screen_edges(model, pairs, receivers="logits")  # doctest: +SKIP
+        >>> found.missed_at_most  # doctest: +SKIP
+        >>> found.table().query("is_candidate")  # doctest: +SKIP
+
     Attributes:
         exact: Exact effects of the candidates and of the audited edges.
         scores: Scores of all edges.
@@ -147,8 +155,10 @@ def screen_edges(
     many the screen missed at most.
 
     Examples:
-        >>> options = {"top": 50, "audit": 200}
-        >>> found = al.screen_edges(model, pairs, on_plan=print, **options)  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> found = al.screen_edges(model, pairs, receivers="logits")  # doctest: +SKIP
         >>> print(found)  # doctest: +SKIP
 
     Args:

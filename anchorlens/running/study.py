@@ -23,6 +23,17 @@ from anchorlens.running.executors import Loading
 class Study:
     """Study: every specification on every model and data set.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> study = al.Study(
+        ...     models="smollm2-135m-instruct",
+        ...     data=[al.DatasetSpec("popqa-sample", limit=20), "nq-sample"],
+        ...     specifications=[al.Swap(layers=(0, 24)), al.Knockout()],
+        ... )
+        >>> len(study.data), len(study.specifications)
+        (2, 2)
+        >>> al.Study.from_toml("study.toml")  # the same from a file  # doctest: +SKIP
+
     Attributes:
         models: Names, paths or live models; stored as a tuple.
         data: Data sets: names, files, :class:`DatasetSpec` or loaded sets; stored as a tuple.

@@ -47,8 +47,11 @@ def swap_angles(model: Any, sweep: SweepResult, *, batch_size: int | None = None
     Raises:
         InputError: If the sweep is no swap, or its donors are no rows.
 
-    Example:
-        >>> sweep = al.swap_sweep(model, al.load_qa("popqa-sample", limit=20))  # doctest: +SKIP
+    Examples:
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> data = al.load_qa("popqa-sample", limit=20)
+        >>> sweep = al.swap_sweep(model, data, layers=(0, 24))  # doctest: +SKIP
         >>> al.swap_angles(model, sweep)  # doctest: +SKIP
     """
     if sweep.protocol.name != "swap" or sweep.record["config"]["donors"] in STATISTIC_RULES:

@@ -63,6 +63,44 @@ _RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     ),
 }
 
+_LOAD_QUESTIONS = 'data = al.load_qa("triviaqa-sample", limit=110)'
+_LOAD_PAIRS = 'pairs = al.load_pairs("ioi-pairs", limit=10)'
+# Protocol -> lines of the example in its docstring, after the import and the model.
+_EXAMPLES: dict[str, tuple[str, ...]] = {
+    "swap": (
+        'data = al.load_qa("popqa-sample", limit=20)',
+        "sweep = al.swap_sweep(model, data, layers=(0, 24))",
+        "sweep.delta_p.shape  # [anchor layer example]",
+        "print(sweep.verdict)",
+    ),
+    "knockout": (
+        _LOAD_QUESTIONS,
+        "sweep = al.knockout_sweep(model, data, n_splits=1)",
+        "sweep.probe_layer  # layer k*",
+        "print(sweep.verdict)",
+    ),
+    "patch_tokens": (
+        _LOAD_QUESTIONS,
+        "sweep = al.patch_tokens_sweep(model, data, n_splits=1)",
+        "print(sweep.verdict)",
+    ),
+    "answer_only": (
+        _LOAD_QUESTIONS,
+        "sweep = al.answer_only_sweep(model, data, n_splits=1)",
+        "print(sweep.verdict)",
+    ),
+    "patch": (
+        _LOAD_PAIRS,
+        "grid = al.patch_sweep(model, pairs, layers=(0, 12, 24))",
+        "al.plot_heatmap(grid).show()",
+    ),
+    "edges": (
+        _LOAD_PAIRS,
+        'edges = al.edge_sweep(model, pairs, receivers="logits")',
+        "edges.table().head()  # the largest effects",
+    ),
+}
+
 
 def make_sweep_function(
     protocol: Measurement[Any, Any, Any],
@@ -173,9 +211,9 @@ def _make_docstring(spec: type[Specification], protocol: Measurement[Any, Any, A
         options[name] = Argument(help=text, execution_only=True)
     first, *others = group_arguments(spec.arguments() | options).items()
     sections = "\n\n".join(f"Args: {title}\n{_describe(own)}" for title, own in others)
-    return f"""{inspect.cleandoc(spec.__doc__ or protocol.analysis.title)}
+    return f"""{spec.description() or protocol.analysis.title}
 
-Args:
+{_make_examples(protocol.name)}Args:
     model: A HookedTransformer from :func:`anchorlens.load_model`, or an argument for it: a name,
         a path or a live model.
     data: A loaded data set (:func:`anchorlens.load_qa`, :func:`anchorlens.load_pairs`), or the
@@ -193,6 +231,16 @@ Raises:
     RunError: If ``out`` holds another run, is in use by another process, or cannot be written.
     CheckError: If a spot check by the reference engine gives another number.
 """
+
+
+def _make_examples(name: str) -> str:
+    """Return the section with the example of a protocol; empty for a protocol of the user's."""
+    if name not in _EXAMPLES:
+        return ""
+    model = 'model = al.load_model("smollm2-135m-instruct")'
+    # They measure, so doctest skips them.
+    lines = [f"    >>> {line}  # doctest: +SKIP" for line in (model, *_EXAMPLES[name])]
+    return "\n".join(["Examples:", "    >>> import anchorlens as al", *lines, "", ""])
 
 
 def _describe(arguments: Mapping[str, Argument]) -> str:

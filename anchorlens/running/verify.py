@@ -62,6 +62,11 @@ class Check:
 class Verification:
     """Checks of a run; frozen.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> checked = al.verify_run("runs/swap", cells=0)  # doctest: +SKIP
+        >>> checked.table()[["what", "status"]]  # doctest: +SKIP
+
     Attributes:
         path: Run directory.
         checks: Checks in execution order.
@@ -117,6 +122,13 @@ def verify_run(
 
     If files of the run have changed, or its tables and record contradict each other, no further
     check is made. The reference engine measures the cells.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> checked = al.verify_run("runs/swap", cells=8)  # doctest: +SKIP
+        >>> checked.ok  # doctest: +SKIP
+        True
+        >>> checked.cells().head()  # doctest: +SKIP
 
     Args:
         path: Run directory.

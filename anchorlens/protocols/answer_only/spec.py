@@ -21,6 +21,14 @@ class AnswerOnly(TruthSpecification):
     at k*, the probe layer with the best validation AUC.
 
     Source: Luo et al. 2026; the control is new.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.AnswerOnly(layers=(0, 12, 24), seed=1)
+        >>> spec.replace(seed=2).layers
+        (0, 12, 24)
+        >>> study = al.Study("smollm2-135m-instruct", "triviaqa-sample", spec)
+        >>> done = al.run_study(study, "runs/answer_only")  # doctest: +SKIP
     """
 
     NAME = "answer_only"

@@ -51,9 +51,13 @@ class Circuit:
             ``position``. Otherwise than ``all``, an edge is in the circuit at single places.
         places: Names of the places of its edges.
 
-    Example:
+    Examples:
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> rows = al.load_pairs("ioi-pairs").to_frame()
+        >>> edges = al.edge_sweep(model, rows.head(10), receivers="logits")  # doctest: +SKIP
         >>> circuit = edges.circuit(top=200)  # doctest: +SKIP
-        >>> circuit.faithfulness(model, other_pairs)  # doctest: +SKIP
+        >>> circuit.faithfulness(model, rows.tail(10))  # doctest: +SKIP
     """
 
     graph: Graph

@@ -26,7 +26,11 @@ def save_circuit(circuit: Circuit, path: "str | PathLike[str]") -> Path:
     benchmark read.
 
     Examples:
-        >>> al.save_circuit(circuit, "ioi_gpt2/importances.json")  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> edges = al.edge_sweep(model, pairs, receivers="logits")  # doctest: +SKIP
+        >>> al.save_circuit(edges.circuit(top=200), "ioi/importances.json")  # doctest: +SKIP
 
     A folder of the MIB benchmark has one folder for each task and model, with a file
     ``importances.json``; its folders are made.
@@ -96,8 +100,10 @@ def load_circuit(path: "str | PathLike[str]", *, n_kv_heads: int | None = None) 
     """Read a circuit from a JSON file of anchorlens, EAP-IG or the MIB benchmark.
 
     Examples:
-        >>> circuit = al.load_circuit("ioi_gpt2/importances.json")  # doctest: +SKIP
-        >>> circuit.faithfulness(model, pairs, metric="logit_diff")  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> circuit = al.load_circuit("ioi/importances.json")  # doctest: +SKIP
+        >>> circuit.faithfulness("smollm2-135m-instruct", pairs)  # doctest: +SKIP
 
     Args:
         path: File, such as ``importances.json``.

@@ -61,7 +61,10 @@ class EdgeMatrix:
 class EdgeResult(PatchResult):
     """Result of an edge sweep; frozen.
 
-    Example:
+    Examples:
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
         >>> edges = al.edge_sweep(model, pairs, receivers="logits")  # doctest: +SKIP
         >>> edges.table().head()  # the largest effects  # doctest: +SKIP
         >>> edges.effects.shape  # [pair place sender receiver]  # doctest: +SKIP

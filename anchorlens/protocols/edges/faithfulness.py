@@ -50,8 +50,11 @@ class Faithfulness:
         n: Number of pairs.
         n_clusters: Number of clusters that were drawn.
 
-    Example:
-        >>> scores = circuit.faithfulness(model, other_pairs)  # doctest: +SKIP
+    Examples:
+        >>> import anchorlens as al
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> circuit = al.load_circuit("circuit.json")  # doctest: +SKIP
+        >>> scores = circuit.faithfulness("smollm2-135m-instruct", pairs)  # doctest: +SKIP
         >>> print(scores)  # doctest: +SKIP
     """
 

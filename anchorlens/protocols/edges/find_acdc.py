@@ -33,8 +33,11 @@ def acdc(
     whole forward pass for each.
 
     Examples:
-        >>> circuit = al.acdc(model, pairs, threshold=0.05)  # doctest: +SKIP
-        >>> print(circuit.faithfulness(model, other_pairs))  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=4)
+        >>> circuit = al.acdc(model, pairs, threshold=0.05, receivers="logits")  # doctest: +SKIP
+        >>> al.save_circuit(circuit, "circuit.json")  # doctest: +SKIP
 
     Args:
         model: Model, or an argument of :func:`anchorlens.load_model`.

@@ -24,6 +24,13 @@ Array = npt.NDArray[np.float64]
 class HeadEffects:
     """Effects of single heads and of pairs of heads; frozen.
 
+    Examples:
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> found = al.head_effects(model, pairs, heads="a2*", joint=5)  # doctest: +SKIP
+        >>> found.singles.head()  # doctest: +SKIP
+
     Attributes:
         singles: One row per head; see :func:`head_effects`.
         joint: One row per pair of heads.
@@ -77,7 +84,10 @@ def head_effects(
     same, each alone has a small effect and both together a large one.
 
     Examples:
-        >>> found = al.head_effects(model, pairs, joint=30)  # doctest: +SKIP
+        >>> import anchorlens as al
+        >>> model = "smollm2-135m-instruct"
+        >>> pairs = al.load_pairs("ioi-pairs", limit=10)
+        >>> found = al.head_effects(model, pairs, heads="a2*", joint=5)  # doctest: +SKIP
         >>> found.singles.head()  # doctest: +SKIP
         >>> found.joint[found.joint["low"] > 0]  # heads that back each other up  # doctest: +SKIP
 

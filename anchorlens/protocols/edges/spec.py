@@ -73,6 +73,14 @@ class Edges(Specification):
 
     Source: Goldowsky-Dill et al. 2023, Wang et al. 2023 (path patching), Syed et al. 2023 (edge
     attribution), Hanna et al. 2024 (integrated gradients).
+
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.Edges(senders="a1*,m1*", receivers="a20.*")
+        >>> spec.senders
+        ('a1*', 'm1*')
+        >>> study = al.Study("smollm2-135m-instruct", "ioi-pairs", spec)
+        >>> done = al.run_study(study, "runs/edges")  # doctest: +SKIP
     """
 
     NAME = "edges"

@@ -38,6 +38,14 @@ class Knockout(TruthSpecification):
     A-Anchored. Placebos accompany every curve, because the split uses the plotted quantity.
 
     Source: Luo et al. 2026 (pathways), Geva et al. 2023 (attention knockout); the placebos are new.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.Knockout(edges="subject->later", knockout_mode="zero")
+        >>> spec.edges
+        'subject -> later'
+        >>> study = al.Study("smollm2-135m-instruct", "triviaqa-sample", spec)
+        >>> done = al.run_study(study, "runs/knockout")  # doctest: +SKIP
     """
 
     NAME = "knockout"

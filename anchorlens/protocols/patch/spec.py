@@ -146,6 +146,17 @@ class Patch(Specification):
 
     Source: Meng et al. 2022, Wang et al. 2023, Zhang & Nanda 2024, Heimersheim & Nanda 2024;
     attribution: Nanda 2023.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.Patch(by="head", site="z", direction="noising")
+        >>> print(spec.to_toml())
+        by = "head"
+        site = "z"
+        direction = "noising"
+        <BLANKLINE>
+        >>> study = al.Study("smollm2-135m-instruct", "ioi-pairs", spec)
+        >>> done = al.run_study(study, "runs/patch")  # doctest: +SKIP
     """
 
     NAME = "patch"

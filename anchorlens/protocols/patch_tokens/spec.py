@@ -25,6 +25,14 @@ class PatchTokens(TruthSpecification):
     the probe layer with the best validation AUC.
 
     Source: Luo et al. 2026 (token patching, pathways); the contrasts with the control are new.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.PatchTokens(donors="random", n_donors=2)
+        >>> spec.donor_rule
+        'random'
+        >>> study = al.Study("smollm2-135m-instruct", "triviaqa-sample", spec)
+        >>> done = al.run_study(study, "runs/patch_tokens")  # doctest: +SKIP
     """
 
     NAME = "patch_tokens"

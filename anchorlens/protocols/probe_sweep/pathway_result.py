@@ -60,7 +60,14 @@ class GroupMean(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PathwayResult(SweepResult):
-    """Result of a sweep whose rows are split into pathways; frozen."""
+    """Result of a sweep whose rows are split into pathways; frozen.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> (sweep,) = al.load_run("runs/knockout")  # doctest: +SKIP
+        >>> sweep.probe_layer  # layer k*  # doctest: +SKIP
+        >>> sweep.answer_text_auc["auc"]  # doctest: +SKIP
+    """
 
     @property
     def probe_layer(self) -> int | None:

@@ -46,6 +46,14 @@ class Swap(TruthSpecification):
     positive if it restores support (denoising). Every curve has two nulls by default: a swap of as
     many other positions, and a change of the same norm and angle in another direction at the
     anchor.
+
+    Examples:
+        >>> import anchorlens as al
+        >>> spec = al.Swap(anchors="pre_answer", layers="0-28:4", n_donors=1)
+        >>> spec.layers
+        (0, 4, 8, 12, 16, 20, 24, 28)
+        >>> study = al.Study("smollm2-135m-instruct", "popqa-sample", spec)
+        >>> done = al.run_study(study, "runs/swap")  # doctest: +SKIP
     """
 
     NAME = "swap"
