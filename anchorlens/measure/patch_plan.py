@@ -1,9 +1,9 @@
 """Plan of a sweep of activation patches: batches that fit into memory, and their cost.
 
 A :class:`Batch` is a rectangle of cells (pairs, places, layers) that one pass measures. Consecutive
-batches run through the layers together (:class:`~anchorlens.measure.budget.UnitGroup`), so that each
-weight is read from memory once and batches of the same rows share their clean rows. Sizes come from
-the geometry that the engine runs (:mod:`anchorlens.engine.geometry`).
+batches run through the layers together (:class:`~anchorlens.measure.budget.UnitGroup`), so that
+each weight is read from memory once and batches of the same rows share their clean rows. Sizes come
+from the geometry that the engine runs (:mod:`anchorlens.engine.geometry`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
