@@ -7,13 +7,10 @@ the whole task as its argument.
 
 import os
 import re
-import signal
-import socket
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,7 +28,7 @@ from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.base import Measurement
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.ray_network import local_cluster
+from anchorlens.running.ray_network import connect
 from anchorlens.running.runner import LocalRunner, Planned, Runner
 from anchorlens.runs.journal import Shard, differences
 from anchorlens.runs.provenance import command_line
@@ -423,7 +420,7 @@ def open_executor(
     started = not ray.is_initialized()
     try:
         if started:
-            _connect(executor, threads)
+            connect(executor.address, executor.workers or 1, threads)
         workers, gpus = _workers_and_gpus(executor, loading, threads)
         made = ray.remote(RayWorker).options(
             num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=_RETRIES
@@ -443,42 +440,6 @@ def open_executor(
 
 def _ray() -> Any:
     return import_module("ray")  # here, because it is optional and slow to import
-
-
-def _connect(executor: RayExecutor, threads: int) -> None:
-    """Connect to the cluster, or start one on this machine with one CPU per thread."""
-    options: dict[str, Any] = {
-        "address": executor.address,
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-    }
-    if executor.address is None:
-        cores = os.cpu_count() or 1
-        wanted = threads * (executor.workers or 1)
-        if wanted > cores:
-            warn(
-                f"All workers together have {wanted} threads for {cores} cores. Set OMP_NUM_THREADS"
-                " to cores / workers."
-            )
-        options |= {"address": "local", "num_cpus": max(cores, wanted), "include_dashboard": False}
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        host, _, port = (executor.address or "").rpartition(":")
-        if host and port.isdigit() and "/" not in host:  # Ray waits for minutes if nothing listens
-            socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
-        with local_cluster() if executor.address is None else nullcontext():
-            _ray().init(**options)
-    except (OSError, ValueError, RuntimeError) as why:
-        raise InputError(
-            f"address={executor.address!r}: no Ray cluster answers ({str(why).splitlines()[0]})."
-            " Start one with `ray start --head`, or leave address out to start one on this"
-            " machine.",
-            argument="address",
-        ) from why
-    # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C
-    # does.
-    if callable(before) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
 
 
 def _workers_and_gpus(executor: RayExecutor, loading: Loading, threads: int) -> tuple[int, float]:

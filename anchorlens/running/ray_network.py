@@ -1,13 +1,60 @@
-"""Network and token of a Ray cluster that is started on this machine."""
+"""Connect to a Ray cluster, or start one on this machine, with its network and token."""
 
 import os
 import secrets
+import signal
+import socket
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from anchorlens.display import warn
+from anchorlens.errors import InputError
+
+
+def connect(address: str | None, workers: int, threads: int) -> None:
+    """Connect to a Ray cluster; if ``address`` is None, start one on this machine with one CPU per
+    thread.
+
+    Raises:
+        InputError: If no cluster answers.
+    """
+    options: dict[str, Any] = {
+        "address": address,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }
+    if address is None:
+        cores = os.cpu_count() or 1
+        wanted = threads * workers
+        if wanted > cores:
+            warn(
+                f"All workers together have {wanted} threads for {cores} cores. Set OMP_NUM_THREADS"
+                " to cores / workers."
+            )
+        options |= {"address": "local", "num_cpus": max(cores, wanted), "include_dashboard": False}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        host, _, port = (address or "").rpartition(":")
+        if host and port.isdigit() and "/" not in host:  # Ray waits for minutes if nothing listens
+            socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
+        with local_cluster() if address is None else nullcontext():
+            import_module("ray").init(**options)
+    except (OSError, ValueError, RuntimeError) as why:
+        raise InputError(
+            f"address={address!r}: no Ray cluster answers ({str(why).splitlines()[0]})."
+            " Start one with `ray start --head`, or leave address out to start one on this"
+            " machine.",
+            argument="address",
+        ) from why
+    # Ray replaces the SIGTERM handler; restore that of the command line, which stops as Ctrl-C
+    # does.
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
