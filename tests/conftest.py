@@ -85,10 +85,10 @@ def small_shards() -> Iterator[None]:
 
     from anchorlens.protocols import base
 
-    before, threads, base._SHARD_FLOP = base._SHARD_FLOP, torch.get_num_threads(), 1.0
+    before, threads, base.SHARD_FLOPS = base.SHARD_FLOPS, torch.get_num_threads(), 1.0
     torch.set_num_threads(1)
     yield
-    base._SHARD_FLOP = before
+    base.SHARD_FLOPS = before
     torch.set_num_threads(threads)
 
 

@@ -77,7 +77,7 @@ class Runs:
             al.load_model(str(save_tiny("llama", folder / "llama")), device="cpu"),
             folder,
         )
-        base._SHARD_FLOP = 1.0  # a shard for every unit
+        base.SHARD_FLOPS = 1.0  # a shard for every unit
         data = al.load_qa("popqa-sample", limit=45)
         self.run = al.save_run(
             [

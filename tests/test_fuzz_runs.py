@@ -43,9 +43,9 @@ FAILED = (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    before = base._SHARD_FLOP
+    before = base.SHARD_FLOPS
     yield Runs(tmp_path_factory.mktemp("fuzz"))
-    base._SHARD_FLOP = before
+    base.SHARD_FLOPS = before
 
 
 @pytest.mark.slow

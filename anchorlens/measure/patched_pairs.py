@@ -178,7 +178,7 @@ class Pair(Generic[PromptT_co]):
             source_at = place.source_positions
         return [self.target.ids[i] for i in at] == [self.source.ids[i] for i in source_at]
 
-    def count_patched(self, anchor: str, *controls: str) -> int | None:
+    def count_positions(self, anchor: str, *controls: str) -> int | None:
         """Return the smallest number of patched positions over the controls; None if the pair has
         none of them at this anchor.
         """

@@ -128,7 +128,7 @@ def kills(model, folder, n, seed):
     """
     rng, data = random.Random(seed), capitals(40)
     whole, out = folder / "whole", folder / "killed"
-    before, plug._SHARD_FLOP = plug._SHARD_FLOP, 1.0  # a shard for every unit
+    before, plug.SHARD_FLOPS = plug.SHARD_FLOPS, 1.0  # a shard for every unit
     try:
         started, sweep = time.perf_counter(), partial(al.swap_sweep, model, data, **OPTIONS)
         sweep(out=whole)
@@ -150,7 +150,7 @@ def kills(model, folder, n, seed):
                 shutil.rmtree(out)
         return there, finished, differing
     finally:
-        plug._SHARD_FLOP = before
+        plug.SHARD_FLOPS = before
 
 
 def at_operation(folder, number, counted=None):
@@ -452,7 +452,7 @@ def main() -> int:
             f"{len(there)} kills, at {', '.join(map(str, there))} shards; finished {finished}"
             f" times; differing tables: {differing}\n"
         )
-        plug._SHARD_FLOP = 1.0
+        plug.SHARD_FLOPS = 1.0
         for kind in WRITES:
             found = write_kills(model, Path(made), kind)
             counts = ", ".join(f"{name} {found.count(name)}" for name in ("parts", "old", "new"))

@@ -204,7 +204,7 @@ def cluster():
     def small_shards():
         from anchorlens.protocols import base
 
-        base._SHARD_FLOP = 1.0
+        base.SHARD_FLOPS = 1.0
 
     ray.init(
         address="local",

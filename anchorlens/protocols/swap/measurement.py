@@ -91,7 +91,7 @@ class SwapMeasurement(PatchingMeasurement[Swap, SwapInputs, QuestionContext]):
         nulls = spec.null_controls if control == "none" else (control,)
         slots: dict[str, Any] = {}
         for name, counted in (("n_patched", ("none",)), ("n_null_patched", nulls)):
-            counts = [p.count_patched(anchor, *counted) for p in pairs]
+            counts = [p.count_positions(anchor, *counted) for p in pairs]
             slots[name] = pd.array(counts, dtype="Int64")
         reading = inputs.reading
         by_construction: list[list[bool]] = []

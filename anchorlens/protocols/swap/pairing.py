@@ -193,7 +193,7 @@ class Reading:
         same = changed == range(1) and pair.same_tokens(anchor, control)
         if control != "none":
             return control != NULL and (
-                not pair.count_patched(anchor, control) or (spec.site == "resid_pre" and same)
+                not pair.count_positions(anchor, control) or (spec.site == "resid_pre" and same)
             )
         if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
