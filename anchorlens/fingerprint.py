@@ -1,7 +1,9 @@
 """User functions: name in outputs, number of arguments, and a fingerprint of the computation.
 
-The fingerprint of a function covers its compiled code, inner functions, defaults and closure.
-Constants and functions of its module that it reads are included. That of an object covers its
+The fingerprint of a function covers its compiled code, inner functions, defaults, attributes and
+closure, and the globals that it reads: numbers and texts, tensors and arrays, containers of these,
+and functions, classes, objects and modules of the user's own. Of what a library made, such as a
+model, only the type counts, and of a torch module its weights. That of an object covers its
 attributes and its class's own members. Source text, line numbers, memory addresses and hash seeds
 do not matter, so every process of one Python version gives the same fingerprint.
 """
@@ -10,8 +12,18 @@ import dis
 import functools
 import inspect
 import pickle  # noqa: TID251 - only its exception; nothing is written
-from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, TypeVar
 
 from anchorlens.display import short_repr
@@ -29,7 +41,12 @@ _FLAGS = (
     | inspect.CO_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
 )
-_CONSTANTS = (bool, str, bytes, int, float, complex, range)
+_CONSTANTS = (bool, str, bytes, int, float, complex, range, type(None))
+# How deep the contents of a global are followed.
+_DEPTH = 6
+# Numbers of a parameter of a torch module that is larger than this many numbers.
+_MOST_NUMBERS = 1_000_000
+_SAMPLED = 1_000
 
 
 def callable_name(fn: Callable[..., Any]) -> str:
@@ -158,6 +175,7 @@ def _parts(value: Any) -> Any:
             value.__defaults__,
             value.__kwdefaults__,
             cells,
+            dict(vars(value)),
             dict(_globals_read(value)),
         ]
     if isinstance(value, CodeType):
@@ -209,16 +227,121 @@ def _contents_of(cell: Any) -> list[Any]:
 
 
 def _globals_read(fn: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the constants and functions of its module that a function reads and does not set."""
-    for name in sorted(_global_names(fn.__code__)):
-        value = fn.__globals__.get(name)
-        if _is_constant(value) or (
-            isinstance(value, FunctionType) and value.__module__ == fn.__module__
-        ):
-            yield name, value
+    """Yield the globals that a function reads and does not set, as plain data."""
+    names = _global_names(fn.__code__)
+    for name in sorted(names):
+        if name in fn.__globals__:
+            yield name, _content(fn.__globals__[name], fn, _DEPTH, ())
+
+
+def _content(value: Any, reader: FunctionType, depth: int, inside: tuple[int, ...]) -> Any:
+    """Return what of a global counts for the function that reads it.
+
+    Args:
+        value: The global, or a part of it.
+        reader: Function that reads it.
+        depth: How deep its contents are followed.
+        inside: Identities of the objects that contain it, so that circles end.
+    """
+    if isinstance(value, _CONSTANTS) or _is_array(value):
+        return value
+    if not depth or id(value) in inside:
+        return _type_name(value)
+
+    def inner(part: Any) -> Any:
+        return _content(part, reader, depth - 1, (*inside, id(value)))
+
+    if isinstance(value, Mapping):
+        return ["mapping", {str(key): inner(one) for key, one in value.items()}]
+    if isinstance(value, Set):
+        return ["set", {str(one) for one in value}]
+    if isinstance(value, (list, tuple)):
+        return [_type_name(value), *map(inner, value)]
+    if isinstance(value, SimpleNamespace):
+        return ["namespace", {name: inner(one) for name, one in vars(value).items()}]
+    if isinstance(value, FunctionType):
+        return value if _is_own(value.__module__, reader) else _type_name(value)
+    if isinstance(value, ModuleType):
+        used = _names_used(reader.__code__).intersection(vars(value))
+        own = sorted(used) if _is_own(value.__name__, reader) else ()
+        return ["module", value.__name__, {name: inner(vars(value)[name]) for name in own}]
+    if hasattr(value, "state_dict") and hasattr(value, "named_parameters"):
+        return ["torch module", _type_name(value), _weights_of(value)]
+    cls = value if isinstance(value, type) else type(value)
+    if not _is_own(cls.__module__, reader):
+        return _type_name(value)
+    parts: dict[str, Any] = {}
+    if cls is not value:
+        slots = [name for one in cls.__mro__ for name in getattr(one, "__slots__", ())]
+        for name in {*getattr(value, "__dict__", ()), *slots}:
+            if hasattr(value, name):
+                parts[name] = inner(getattr(value, name))
+    members = {name: inner(member) for name, member in _members(value).items()}
+    kind = "class" if cls is value else "object"
+    return [kind, cls.__qualname__, parts, members]
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether a value is a tensor, an array, or a series or table of pandas."""
+    if hasattr(value, "detach") and hasattr(value, "untyped_storage"):
+        return True
+    return type(value).__module__.partition(".")[0] in ("numpy", "pandas") and (
+        hasattr(value, "dtype") or hasattr(value, "dtypes")
+    )
+
+
+def _type_name(value: Any) -> str:
+    cls = value if isinstance(value, (type, FunctionType)) else type(value)
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _weights_of(module: Any) -> dict[str, Any]:
+    """Return the parameters of a torch module; of large ones numbers at regular distances."""
+    weights: dict[str, Any] = {}
+    for name, value in module.named_parameters():
+        flat = value.detach().reshape(-1)
+        if flat.device.type == "meta":
+            weights[name] = tuple(value.shape)
+        elif flat.numel() > _MOST_NUMBERS:
+            weights[name] = [tuple(value.shape), flat[:: flat.numel() // _SAMPLED].clone()]
+        else:
+            weights[name] = value
+    return weights
+
+
+@functools.cache
+def _library_folders() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple(Path(folder).resolve() for folder in [*folders, Path(__file__).parent])
+
+
+def _is_own(module: str, reader: FunctionType) -> bool:
+    """Return whether a module is the user's: that of the function that reads it, or a file outside
+    the installed libraries.
+    """
+    if module in (reader.__module__, "__main__"):
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        # Modules of C, and those that a user made at run time.
+        return module not in sys.builtin_module_names and module.partition(".")[0] not in (
+            sys.stdlib_module_names
+        )
+    return not any(Path(file).resolve().is_relative_to(one) for one in _library_folders())
+
+
+def _names_used(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes that code and its inner functions use."""
+    names = set(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names |= _names_used(inner)
+    return names
 
 
 def _global_names(code: CodeType) -> set[str]:
+    """Return the names of globals that code and its inner functions read and do not set."""
     steps = list(dis.get_instructions(code))
     names = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
     names -= {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
@@ -226,12 +349,6 @@ def _global_names(code: CodeType) -> set[str]:
         if isinstance(inner, CodeType):
             names |= _global_names(inner)
     return names
-
-
-def _is_constant(value: Any) -> bool:
-    if isinstance(value, (tuple, frozenset)):
-        return all(_is_constant(item) for item in value)
-    return isinstance(value, _CONSTANTS)
 
 
 def _members(value: Any) -> dict[str, Any]:

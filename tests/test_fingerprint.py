@@ -10,7 +10,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import numpy
 import pytest
@@ -221,6 +221,25 @@ def of_class(floor, step, static):
     return Mine()
 
 
+READS = "def f(x): return C.at + x"
+
+
+def with_attribute(value):
+    def f(x):
+        return x + f.value
+
+    f.value = value
+    return f
+
+
+def of_own_module(value):
+    """A function that reads an attribute of a module that the user made."""
+    mine = ModuleType("mine_of_a_test")
+    mine.value = value
+    mine.unread = object()
+    return defined("def f(x): return x + (lambda: mine.value)()", mine=mine)
+
+
 HELPED = "def helper(x): return x {} 1\ndef f(x): return helper(x) * K"
 # name -> functions that all differ.
 DIFFERENT = {name: lambda pair=pair: map(defined, pair) for name, pair in TEXTS.items()} | {
@@ -254,6 +273,35 @@ DIFFERENT = {name: lambda pair=pair: map(defined, pair) for name, pair in TEXTS.
     "constants and helpers of the same file": lambda: (
         defined(HELPED.format(sign), K=k) for sign, k in (("+", 1), ("-", 1), ("+", 2), ("+", 1.0))
     ),
+    "globals that hold data": lambda: (
+        defined(HELPED.format("+"), K=held)
+        for held in (
+            None,
+            [1],
+            [2],
+            [[2]],
+            (1,),
+            {"a": 1},
+            {"a": 2},
+            {1},
+            {2},
+            SimpleNamespace(a=1),
+            SimpleNamespace(a=2),
+            torch.tensor(1),
+            torch.tensor(2),
+            numpy.float32(1),
+            numpy.arange(2),
+            numpy.arange(3),
+            linear(0),
+            linear(1),
+        )
+    ),
+    "globals of the user's own classes": lambda: (
+        defined(f"class C:\n    at = {at}\n    def get(self): return {got}\nC = {made}\n{READS}")
+        for at, got, made in ((1, 1, "C"), (2, 1, "C"), (1, 1, "C()"), (1, 2, "C()"))
+    ),
+    "attributes of a function": lambda: map(with_attribute, (1, 2)),
+    "attributes of a module of one's own": lambda: map(of_own_module, (1, 2)),
     "wrapped functions": lambda: (
         *(functools.lru_cache(holding(value)) for value in (1, 2)),
         *(functools.partial(double, value) for value in (1, 2)),
@@ -284,8 +332,8 @@ def test_what_does_not_count():
     assert fingerprint(defined(HELPED.format("+"), K=1, unread=5)) == fingerprint(
         defined(HELPED.format("+"), K=1)
     )
-    assert fingerprint(defined(HELPED.format("+"), K=[1])) == fingerprint(
-        defined(HELPED.format("+"), K=[2])
+    assert fingerprint(defined(HELPED.format("+"), K=sys)) == fingerprint(
+        defined(HELPED.format("+"), K=sys)
     )
 
 

@@ -22,9 +22,9 @@ from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
 from anchorlens.measure.grid_cells import Cache, NotMeasured
+from anchorlens.measure.metric_state import is_same_state, state_of
 from anchorlens.models.adapter import LensModel, act_name, patching_result_class
 from anchorlens.models.load import check_has_numbers
-from anchorlens.patching.metric_state import is_same_state, state_of
 from anchorlens.patching.setters import (
     PatchSetter,
     columns_of,

@@ -23,6 +23,7 @@ def make_result(
     context: SweepContext,
     inputs: SweepInputs,
     spec: Specification,
+    own_code: Mapping[str, str],
     samples: pd.DataFrame,
     details: Mapping[str, Any],
 ) -> SweepResult:
@@ -33,11 +34,14 @@ def make_result(
         context: Model and data set.
         inputs: Inputs of the measurement.
         spec: Specification with all arguments resolved.
+        own_code: Argument -> fingerprint of a user function.
         samples: Measured rows of all shards.
         details: Entries of ``run.json`` on the measurement: environment, plan, checks and noise.
     """
     parts = inputs.record(spec)
     config = _config_of(protocol, context, spec, parts.pop("config", {}))
+    if own_code:
+        config["own_code"] = dict(own_code)
     card = record_of_model(context.adapter)
     data = context.data.record()
     run_id = run_id_of(config, card, data)
@@ -87,13 +91,11 @@ def _config_of(
     }
     if context.prompts_sha256 is not None:
         resolved["prompts_sha256"] = context.prompts_sha256
-    code = spec.own_code()
     return {
         "protocol": protocol.name,
         **spec.identity(),
         **resolved,
         **of_inputs,
-        **({"own_code": code} if code else {}),
     }
 
 

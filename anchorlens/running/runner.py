@@ -216,6 +216,7 @@ class _PreparedSweep:
 
     Attributes:
         spec: Specification with all arguments resolved.
+        own_code: Argument -> fingerprint of a user function, taken before it is called.
         context: Model and data set.
         inputs: Prepared inputs.
         engine: Engine of the sweep.
@@ -224,6 +225,7 @@ class _PreparedSweep:
     """
 
     spec: Specification
+    own_code: Mapping[str, str]
     context: SweepContext
     inputs: SweepInputs
     engine: Engine
@@ -284,6 +286,7 @@ class LocalRunner(Runner):
         with _tables_on_cpu():
             protocol.check_model(spec, self._adapter)
             self._data = data = protocol.source.load(self._data, spec.seed)
+        own_code = spec.own_code()
         with self._fix_conditions():
             context = protocol.source.set_up(self._adapter, data, spec)
             inputs = protocol.prepare(context, spec)
@@ -292,6 +295,7 @@ class LocalRunner(Runner):
             plan = protocol.plan(engine, inputs, spec)
             self._sweep = _PreparedSweep(
                 spec=spec,
+                own_code=own_code,
                 context=context,
                 inputs=inputs,
                 engine=engine,
@@ -388,6 +392,7 @@ class LocalRunner(Runner):
                 context=sweep.context,
                 inputs=sweep.inputs,
                 spec=sweep.spec,
+                own_code=sweep.own_code,
                 samples=samples,
                 details={
                     "environment": _join_environments(where, shards),
@@ -416,6 +421,7 @@ class LocalRunner(Runner):
         inputs = self._protocol.fit(sweep.engine, sweep.inputs, sweep.spec, sweep.plan, on_work)
         fitted = _FittedSweep(
             spec=sweep.spec,
+            own_code=sweep.own_code,
             context=sweep.context,
             inputs=inputs,
             engine=sweep.engine,
