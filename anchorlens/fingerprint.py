@@ -42,7 +42,7 @@ _FLAGS = (
     | inspect.CO_ASYNC_GENERATOR
 )
 _CONSTANTS = (bool, str, bytes, int, float, complex, range, type(None))
-# How deep the contents of a global are followed.
+# Levels of the contents of a global that are followed.
 _DEPTH = 6
 # Numbers of a parameter of a torch module that is larger than this many numbers.
 _MOST_NUMBERS = 1_000_000
@@ -240,7 +240,7 @@ def _content(value: Any, reader: FunctionType, depth: int, inside: tuple[int, ..
     Args:
         value: The global, or a part of it.
         reader: Function that reads it.
-        depth: How deep its contents are followed.
+        depth: Number of levels of contents that are followed.
         inside: Identities of the objects that contain it, so that circles end.
     """
     if isinstance(value, _CONSTANTS) or _is_array(value):
