@@ -58,6 +58,8 @@ class Prompt(Protocol):
 PromptLike: TypeAlias = str | Prompt
 
 QUESTION = "{question}"
+# Question that no template contains.
+_MARK = "Which question stands here?"
 _KINDS = (
     "'qa', 'fewshot(4)', 'fewshot(4, seed=1)', 'chat', 'chat(2026-11-27)' or a text with {question}"
     " in it"
@@ -127,6 +129,15 @@ class ChatPrompt:
                 f" question {question[:80]!r}. Use prompt='qa'.",
                 argument="prompt",
             )
+        # A short question may also occur in the template's own text.
+        if text.count(question) > 1:
+            n = render_chat(tokenizer, [("user", _MARK)], self.clock).count(_MARK)
+            if n > 1:
+                raise InputError(
+                    f"prompt='chat': the chat template writes the question {n} times, and only one"
+                    " of them would be patched. Use prompt='qa', or another template.",
+                    argument="prompt",
+                )
         return PromptText(text=text, question_start=start, separator="")
 
 

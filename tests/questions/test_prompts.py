@@ -6,6 +6,7 @@ import pytest
 
 from anchorlens.errors import InputError
 from anchorlens.questions.prompts import (
+    ChatPrompt,
     FewShotPrompt,
     PromptText,
     QAPrompt,
@@ -13,6 +14,7 @@ from anchorlens.questions.prompts import (
     make_prompt,
 )
 from tests.questions.make import capitals, refused
+from tests.raised import raises
 from tests.tokenizers_small import small_tokenizer
 
 TOKENIZER = small_tokenizer("byte", bos=False)
@@ -137,3 +139,14 @@ def test_an_object_that_is_no_prompt_is_refused(unchecked, prompt, shown):
 def test_a_custom_prompt_is_accepted():
     prompt = Named()
     assert make_prompt(prompt, (), (), 0) is prompt
+
+
+def test_a_chat_template_that_repeats_the_question_is_refused():
+    tokenizer = small_tokenizer("byte", bos=False)
+    content = "{{ messages[0]['content'] }}"
+    tokenizer.chat_template = f"{content} Again: {content} A:"
+    with raises(InputError, "prompt", word="2 times"):
+        ChatPrompt().render("Who wrote it?", tokenizer)
+    # The word of the template is no second question.
+    tokenizer.chat_template = f"User: {content} A:"
+    assert ChatPrompt().render("User", tokenizer).text == "User: User A:"
