@@ -164,7 +164,7 @@ def restore_digits(value: Any, kind: "pyarrow.DataType | None") -> Any:
 
     Args:
         value: Value as ``to_pylist`` gives it.
-        kind: Its type. If None, unknown, and the value stays as it is.
+        kind: Type of the value. If None, the value stays as it is.
 
     >>> restore_digits([0.10000000149011612], pyarrow.list_(pyarrow.float32()))
     [0.1]
