@@ -10,9 +10,10 @@ are decoded: a process of its own, with bounded memory, decodes them first.
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
@@ -44,6 +45,8 @@ except Exception:
     pass
 os._exit(0)  # at the limit, the end of the interpreter may fail too
 """
+# Types of numbers of less than 64 bits -> their scalars.
+_NARROW = {pyarrow.float16(): np.float16, pyarrow.float32(): np.float32}
 # Seconds of this program, its memory besides the values, and per byte of the values (measured: 5
 # for lists of integers).
 _REHEARSAL_SECONDS = 300
@@ -142,7 +145,7 @@ def decode_table(table: pyarrow.Table, source: str) -> Iterator[dict[str, Any]]:
             column.validate(full=True)
             n_bytes += sum(_bytes_of(chunk) for chunk in column.chunks)
             check_size(n_bytes, source)
-            cells[name] = column.to_pylist()
+            cells[name] = restore_digits(column.to_pylist(), pyarrow.list_(column.type))
         except (pyarrow.ArrowException, ValueError, OverflowError, LookupError) as error:
             raise DataError(
                 f"{source}: column {short_repr(name)} cannot be"
@@ -153,6 +156,45 @@ def decode_table(table: pyarrow.Table, source: str) -> Iterator[dict[str, Any]]:
     names = list(cells)
     for row in zip(*cells.values(), strict=True):
         yield dict(zip(names, row, strict=True))
+
+
+def restore_digits(value: Any, kind: "pyarrow.DataType | None") -> Any:
+    """Return a value of pyarrow's type whose numbers of 16 and 32 bits have the shortest digits of
+    their type, also inside lists and objects; pyarrow gives those of the next double.
+
+    Args:
+        value: Value as ``to_pylist`` gives it.
+        kind: Type of the value. If None, the value stays as it is.
+
+    >>> restore_digits([0.10000000149011612], pyarrow.list_(pyarrow.float32()))
+    [0.1]
+    """
+    if value is None or kind is None or not _has_narrow(kind):
+        return value
+    types = pyarrow.types
+    if isinstance(value, float):
+        return float(str(_NARROW[kind](value)))
+    if types.is_dictionary(kind):
+        return restore_digits(value, kind.value_type)
+    if types.is_struct(kind) and isinstance(value, Mapping):
+        return {name: restore_digits(one, kind.field(name).type) for name, one in value.items()}
+    if types.is_map(kind) and isinstance(value, list):
+        own = kind.key_type, kind.item_type
+        return [tuple(map(restore_digits, entry, own)) for entry in value]
+    if isinstance(value, list):
+        return [restore_digits(one, kind.value_type) for one in value]
+    return value
+
+
+def _has_narrow(kind: pyarrow.DataType) -> bool:
+    """Return whether a type has floating point numbers of 16 or 32 bits."""
+    if kind in _NARROW:
+        return True
+    if pyarrow.types.is_dictionary(kind):
+        return _has_narrow(kind.value_type)
+    if not pyarrow.types.is_nested(kind):
+        return False
+    return any(_has_narrow(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _bytes_of(array: Any) -> int:

@@ -22,6 +22,7 @@ from anchorlens.prompts.invisible import find_visible
 
 # Integers beyond the range of a double are infinite, as 1e400 is.
 _MOST_BITS = 1024
+_DOUBLE_BYTES = 8
 # A text that begins so is a list or an object, not an answer such as "[sic] Lima".
 _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 
@@ -64,7 +65,8 @@ _FLAGS = re.compile(
 
 def plain(value: Any) -> Any:
     """Convert a value to JSON types: arrays to lists, numpy numbers and decimals, missing values
-    (also NaN) to None.
+    (also NaN) to None. Numbers of less than 64 bits keep the digits of their own type: float32 0.1
+    is 0.1, not 0.10000000149011612.
 
     Values without a JSON type (binary data, dates, sets) stay as they are, for :func:`cell_text` to
     refuse.
@@ -85,10 +87,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     # tolist() would turn dates of numpy and bytes of a memoryview into integers.
-    is_date = getattr(getattr(value, "dtype", None), "kind", "") in {"m", "M"}
+    dtype = getattr(value, "dtype", None)
+    is_date = getattr(dtype, "kind", "") in {"m", "M"}
     if hasattr(value, "tolist") and not is_date and not isinstance(value, memoryview):
-        return plain(value.tolist())
+        # numpy writes the shortest digits of a type; tolist() would give those of its double.
+        wide = value.astype(str).astype(float) if is_narrow(dtype) else value
+        return plain(wide.tolist())
     return value
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Return whether a type of numpy is of floating point numbers of less than 64 bits."""
+    return getattr(dtype, "kind", "") == "f" and dtype.itemsize < _DOUBLE_BYTES
 
 
 def cell_text(value: object, where: str, field: str) -> str | None:

@@ -57,6 +57,18 @@ def find_coding(cell: str) -> str:
     return ""
 
 
+def find_line_ends(text: str) -> str:
+    r"""Return that a text has line ends of Windows or of old Macs, which a model reads as other
+    tokens than ``\n``, and the cure; empty for other texts.
+    """
+    if "\r" not in text:
+        return ""
+    return (
+        r"has line ends with \r, which are other tokens than \n. Replace them, if they are not"
+        r" meant: text.replace('\r\n', '\n')."
+    )
+
+
 def _is_decoded_wrongly(text: str) -> bool:
     """Return whether the bytes of a text in UTF-8 were read as Windows-1252 or Latin-1."""
     for encoding in ("cp1252", "latin-1"):

@@ -22,7 +22,7 @@ from anchorlens.prompts.cells import (
     replace_bad_characters,
 )
 from anchorlens.prompts.dataset import PAIR_FIXES, Dropped, RowDropped, explain_drops
-from anchorlens.prompts.doubtful_cells import find_doubt
+from anchorlens.prompts.doubtful_cells import find_doubt, find_line_ends
 from anchorlens.prompts.pair_cells import IDS, TEXT, CellReader, read_alignment, strip_text
 from anchorlens.prompts.pair_columns import (
     ANSWER_FIELDS,
@@ -354,7 +354,7 @@ def _find_doubts(row: Mapping[str, Any], pair: PromptPair, where: str) -> list[t
         given = row.get(field)
         if not isinstance(given, str) or (field in ANSWER_FIELDS and given != getattr(pair, field)):
             continue
-        if doubt := find_doubt(given):
+        if doubt := find_doubt(given) or find_line_ends(given):
             name = "wrong answer" if field == "wrong" else field
             found.append((doubt, f"{where}: the {name} {shorten(given)}"))
     return found

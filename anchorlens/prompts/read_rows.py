@@ -1,6 +1,7 @@
 """Read raw rows from a file, a pandas frame, a ``datasets.Dataset`` or a list of dictionaries."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,7 +10,7 @@ from typing import Any
 
 from anchorlens.display import join_words, one_line, short_repr
 from anchorlens.errors import DataError
-from anchorlens.prompts.cells import field_key, load_json, plain_rows, unique_fields
+from anchorlens.prompts.cells import field_key, is_narrow, load_json, plain_rows, unique_fields
 from anchorlens.prompts.class_names import name_classes, read_features
 from anchorlens.prompts.decode_file import GZIP, decode, decompress, read_bytes
 from anchorlens.prompts.delimited import parse_table
@@ -153,11 +154,30 @@ def _table_rows(table: Any) -> Rows:
         )
     if _is_frame(table):
         unique_fields(((str(name), None) for name in table.columns), "frame")
-        return plain_rows(table.to_dict("records"), "frame")
+        return plain_rows(_frame_rows(table), "frame")
     raise DataError(
         f"Cannot read rows from {short_repr(table)}."
         " Pass a pandas frame, a datasets.Dataset or a list of rows."
     )
+
+
+def _frame_rows(frame: Any) -> list[dict[Any, Any]]:
+    """Return the rows of a pandas frame; ``to_dict`` alone would turn numbers of 32 bits into
+    others of 64.
+    """
+    rows = frame.to_dict("records")
+    for name, dtype in getattr(frame, "dtypes", {}).items():
+        own = getattr(dtype, "numpy_dtype", dtype)  # that of a nullable type
+        if is_narrow(own):
+            cells = frame[name].to_numpy(dtype=own, na_value=math.nan)
+        elif str(dtype) == "object":
+            cells = frame[name].to_numpy()
+        else:
+            continue
+        for row, cell in zip(rows, cells, strict=True):
+            if is_narrow(getattr(cell, "dtype", None)):
+                row[name] = cell
+    return rows
 
 
 def is_streamed(table: object) -> bool:
@@ -169,8 +189,16 @@ def _read_stream(table: Any, limit: int | None) -> Rows:
     """Return the first ``limit`` rows of a streamed data set."""
     if limit is None:
         raise DataError("The data set is streamed. Pass limit= to read its first rows.")
+    from anchorlens.prompts.arrow_columns import restore_digits
+
+    features = getattr(table, "features", None)
+    types = {} if features is None else {one.name: one.type for one in features.arrow_schema}
     try:
-        rows = plain_rows(islice(table, limit), "dataset")
+        given = [
+            {name: restore_digits(cell, types.get(name)) for name, cell in row.items()}
+            for row in islice(table, limit)
+        ]
+        rows = plain_rows(given, "dataset")
     except (OSError, ValueError) as error:
         raise DataError(
             f"The data set cannot be streamed ({one_line(error)}). Download it, or pass a local"

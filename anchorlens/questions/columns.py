@@ -23,7 +23,7 @@ from anchorlens.prompts.delimited import (
     describe_missing_header,
     looks_like_data,
 )
-from anchorlens.prompts.doubtful_cells import find_coding, find_doubt
+from anchorlens.prompts.doubtful_cells import find_coding, find_doubt, find_line_ends
 from anchorlens.prompts.read_rows import RawData
 from anchorlens.questions.choices import is_choice_column
 from anchorlens.questions.schemas import SCHEMAS, Row, Schema, number_rows, read_answers
@@ -329,6 +329,9 @@ def warn_of_cells(rows: Sequence[Row], schema: Schema, source: str) -> None:
             text = row.get(name)
             if isinstance(text, str) and (doubt := find_doubt(text)):
                 found.setdefault(doubt, []).append(f"{where}: the {name} {shorten(text)}")
+        question = row.get("question")
+        if isinstance(question, str) and (doubt := find_line_ends(question.strip())):
+            found.setdefault(doubt, []).append(f"{where}: the question {shorten(question)}")
         shown = f"{where}: the answer {shorten(cell)}"
         if doubt := find_doubt(cell, _BLANKS):
             found.setdefault(doubt, []).append(shown)

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from anchorlens.errors import DataError, InputError
+from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.questions.datasets import load_qa
 from tests.fuzz_questions import COLUMNS, DIGITS, fuzz, nest
 from tests.questions.make import refused
@@ -248,6 +249,10 @@ def test_a_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
         (-0.0, "0"),
         (Decimal("1.50"), "1.50"),
         (numpy.float32(2.5), "2.5"),
+        (numpy.float32(0.1), "0.1"),
+        (numpy.float16(0.1), "0.1"),
+        (numpy.float64(0.1), "0.1"),
+        (numpy.array([0.1], numpy.float32), "0.1"),
         (" 5 ", "5"),
         ("b'Who'", "b'Who'"),
         ("[sic] Rome", "[sic] Rome"),
@@ -257,6 +262,61 @@ def test_a_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
 )
 def test_a_text_or_number_is_its_text(value, text):
     assert load_qa(cell(value, "answers")).examples[1].answers[0] == text
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float16", "float32", "Float32", "float[pyarrow]", "halffloat[pyarrow]", "float64", "object"],
+)
+def test_a_number_has_the_digits_of_its_own_type(tmp_path, dtype):
+    """Not 0.10000000149011612, which is the next number of 64 bits."""
+    texts = ["0.1", None, "2", "3.14"]
+    own = numpy.float32 if dtype == "object" else float
+    frame = pandas.DataFrame({"clean": [f"{n} and" for n in range(4)], "corrupted": "x and"})
+    cells = [text and own(text) for text in texts]
+    frame["answer"] = pandas.Series(cells, dtype=dtype)
+    assert [pair.answer for pair in load_pairs(frame).pairs] == texts
+    questions = frame.rename(columns={"clean": "question"}).drop(columns="corrupted").dropna()
+    questions["question"] = [f"How far is it to town {n}?" for n in range(3)]
+    found = load_qa(questions).examples
+    assert [row.answers[0] for row in found] == list(filter(None, texts))
+    if dtype != "object":  # of which a file has doubles
+        frame.to_parquet(tmp_path / "a.parquet")
+        assert [pair.answer for pair in load_pairs(tmp_path / "a.parquet").pairs] == texts
+
+
+def test_numbers_of_a_data_set_have_the_digits_of_their_own_type(tmp_path):
+    """In lists too, and where rows are streamed."""
+    text = datasets.Value("string")
+    kinds = {"clean": text, "corrupted": text, "answer": [datasets.Value("float32")]}
+    rows = {"clean": ["a b"], "corrupted": ["a c"], "answer": [[0.1, 0.2]]}
+    table = datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
+    table.to_parquet(str(tmp_path / "a.parquet"))
+    for source in (table, table.to_iterable_dataset(), str(tmp_path / "a.parquet")):
+        (pair,) = load_pairs(source, limit=1).pairs
+        assert pair.answer.answers == ("0.1", "0.2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pyarrow.large_list(pyarrow.float16()), [0.1, None]),
+        (pyarrow.list_(pyarrow.float32(), 2), [0.1, 0.3]),
+        (pyarrow.struct([("a", pyarrow.list_(pyarrow.float32())), ("b", pyarrow.string())]), None),
+        (pyarrow.struct([("a", pyarrow.float32()), ("b", pyarrow.string())]), {"a": 0.1, "b": "c"}),
+        (pyarrow.map_(pyarrow.string(), pyarrow.float32()), [("a", 0.1)]),
+        (pyarrow.list_(pyarrow.float64()), [0.1]),
+        (pyarrow.list_(pyarrow.string()), ["0.1"]),
+        (None, 0.1),
+    ],
+)
+def test_digits_are_restored_in_nested_types(kind, value):
+    from anchorlens.prompts.arrow_columns import restore_digits
+
+    given = value
+    if kind is not None:
+        (given,) = pyarrow.array([value], kind).to_pylist()
+    assert restore_digits(given, kind) == value
 
 
 @pytest.mark.parametrize(

@@ -295,11 +295,29 @@ PAIR = {"clean": "The capital of France is", "corrupted": "The capital of Italy 
         ("group", "nan", "the group 'nan' is read as text"),
         ("template", "#N/A", "the template '#N/A' is read as text"),
         ("answer", "S\ufffdo", "characters that were lost"),
+        ("clean", "Q: capital?\r\nA:", "has line ends with \\r"),
+        ("answer", " Paris\r", "has line ends with \\r"),
     ],
 )
 def test_a_cell_that_seems_to_have_no_value_gives_a_warning(column, cell, said):
     with pytest.warns(UserWarning, match=re.escape(said)):
         load_pairs([{**PAIR, "answer": " Paris", column: cell}])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends_in_a_prompt_stay_and_those_with_a_return_are_named(tmp_path, end):
+    """One warning for all cells of a file; the lines of the file itself may have any end."""
+    rows = [f'"Q: {word}?{end}A:","Q: none?{end}A:", a, b' for word in ("who", "why")]
+    text = "\r\n".join(["clean,corrupted,answer,wrong", *rows, ""])
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = load_pairs(tmp_path / "a.csv")
+    assert [pair.clean for pair in data.pairs] == [f"Q: who?{end}A:", f"Q: why?{end}A:"]
+    assert len(caught) == (end != "\n")
+    if caught:
+        assert "row 1 (and 3 more): the clean " in str(caught[0].message)
+        assert str(caught[0].message).isprintable()
 
 
 @pytest.mark.parametrize("answer", [" ==", " = x", "-", "?", " NA", "#", "=", " nano", " 3.5"])

@@ -250,7 +250,10 @@ LAYOUTS = {
     ),
     "empty lines and a row of commas": Layout("a.csv", f"\n{CSV}\n,\n{Q},Lima\n", LIMA * 2),
     "quoted line breaks": Layout(
-        "a.csv", 'question,answer\r\n"What is the capital\r\nof Peru?",Lima\r\n', LIMA
+        "a.csv",
+        'question,answer\r\n"What is the capital\r\nof Peru?",Lima\r\n',
+        LIMA,
+        "has line ends with \\r",
     ),
     "old Mac line ends": Layout("a.csv", CSV.replace("\n", "\r"), LIMA),
     "row names of R": Layout("a.csv", f'"","question","answer"\n"1","{Q}","Lima"\n', LIMA),

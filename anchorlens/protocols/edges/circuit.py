@@ -1,6 +1,6 @@
 """Circuit: a set of edges, how it was selected, and how stable the selection is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from anchorlens.constants import ALL_PLACES
-from anchorlens.display import short_repr, warn
+from anchorlens.display import as_int, short_repr, warn
 from anchorlens.engine.edges.graph import Edge, Graph
 from anchorlens.errors import InputError
 from anchorlens.protocols.edges.faithfulness import SHARES, Faithfulness, score_circuits
@@ -88,13 +88,18 @@ class Circuit:
             InputError: If fewer edges were measured, or the rule does not rank edges.
         """
         if self.rule == ACDC:
-            raise InputError("A circuit of ACDC has one size. Use another threshold.")
-        if not 1 <= n <= len(self.scores):
             raise InputError(
-                f"n={n}: must be from 1 to {len(self.scores):,}, the number of measured edges.",
+                f"n={short_repr(n)}: a circuit of ACDC has one size. Use another threshold.",
                 argument="n",
             )
-        return replace(self, edges=tuple(self._select(n)))
+        count = as_int(n)
+        if count is None or not 1 <= count <= len(self.scores):
+            raise InputError(
+                f"n={short_repr(n)}: must be a whole number from 1 to {len(self.scores):,}, the"
+                " number of measured edges.",
+                argument="n",
+            )
+        return replace(self, edges=tuple(self._select(count)))
 
     def _select(self, n: int) -> list[Edge]:
         if self.rule == GREEDY:
@@ -223,30 +228,57 @@ class Circuit:
 
     def _sizes(self, sizes: Sequence[float | int] | None) -> list[int] | None:
         """Return numbers of edges, ascending; None for the circuit as it is."""
-        if sizes is None and self.rule == ACDC:
-            return None
-        given: Sequence[float | int] = SHARES if sizes is None else sizes
-        found: list[int] = []
-        for one in given:
-            is_share = isinstance(one, float)
-            n = max(1, round(one * self.n_all)) if is_share else one
-            if isinstance(one, bool) or not isinstance(n, int) or not 1 <= n <= self.n_all:
+        if self.rule == ACDC:
+            if sizes is None:
+                return None
+            raise InputError(
+                f"sizes={short_repr(sizes)}: a circuit of ACDC has one size. Leave it out.",
+                argument="sizes",
+            )
+        n_measured = len(self.scores)
+        if sizes is None:
+            wanted = [self._count_edges(share) for share in SHARES]
+            found = [n for n in wanted if n <= n_measured]
+            if not found:
                 raise InputError(
-                    f"sizes={short_repr(one)}: must be numbers of edges from 1 to {self.n_all:,},"
-                    " or shares above 0 up to 1.0.",
+                    f"sizes=None: {n_measured:,} of {self.n_all:,} edges were measured, fewer than"
+                    f" the smallest share has ({wanted[0]:,}). Give numbers of edges up to"
+                    f" {n_measured:,}.",
                     argument="sizes",
                 )
-            if n <= len(self.scores):
-                found.append(n)
-            elif sizes is not None:
+            return sorted(set(found))
+        if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
+            raise self._bad_sizes(sizes, "must be a list of")
+        given = list(sizes)
+        if not given:
+            raise self._bad_sizes(given, "is empty. Give")
+        found = [self._count_edges(one) for one in given]
+        for one, n in zip(given, found, strict=True):
+            if n > n_measured:
                 raise InputError(
-                    f"sizes={short_repr(one)}: {len(self.scores):,} of {self.n_all:,} edges were"
+                    f"sizes={short_repr(one)}: {n_measured:,} of {self.n_all:,} edges were"
                     " measured. Measure all, or give smaller sizes.",
                     argument="sizes",
                 )
-        if self.rule == ACDC:
-            raise InputError("sizes: a circuit of ACDC has one size. Leave it out.")
         return sorted(set(found))
+
+    def _count_edges(self, size: object) -> int:
+        """Return the number of edges of a size; raise InputError if it is neither a number of edges
+        nor a share.
+        """
+        if isinstance(size, float) and 0 < size <= 1:
+            return max(1, round(size * self.n_all))
+        n = as_int(size)
+        if n is None or not 1 <= n <= self.n_all:
+            raise self._bad_sizes(size, "must be")
+        return n
+
+    def _bad_sizes(self, value: object, problem: str) -> InputError:
+        return InputError(
+            f"sizes={short_repr(value)}: {problem} numbers of edges from 1 to {self.n_all:,}, or"
+            " shares above 0 up to 1.0.",
+            argument="sizes",
+        )
 
     def _open(
         self, model: Any, pairs: Any, metric: Any, ablation: str, *, progress: bool

@@ -115,7 +115,8 @@ def load_circuit(path: "str | PathLike[str]", *, n_kv_heads: int | None = None) 
         sum over the heads, or the common score in a file of anchorlens.
 
     Raises:
-        DataError: If the file is missing or is no such circuit.
+        DataError: If the file is missing or is no such circuit, or its edges are not those of the
+            model in its ``cfg``.
     """
     where = Path(path)
     try:
@@ -151,8 +152,10 @@ def _read(found: Any, n_kv_heads: int | None) -> Circuit:
     unmeasured = set(own.get("unmeasured", ()))
     scores: dict[Edge, float] = {}
     inside: list[Edge] = []
+    known: set[str] = set()
     for edge in graph.edges(graph.senders, graph.receivers):
         names = _their_names(graph, edge)
+        known.update(names)
         if lacking := [name for name in names if name not in stored]:
             raise ValueError(f"edge {lacking[0]} is missing, though cfg has {graph.describe()}")
         some = [stored[name] for name in names]
@@ -165,6 +168,10 @@ def _read(found: Any, n_kv_heads: int | None) -> Circuit:
             scores[edge] = values[0] if _OWN in found else math.fsum(values)
         if flags == {True}:
             inside.append(edge)
+    if unknown := [name for name in stored if name not in known]:
+        raise ValueError(
+            f"{short_repr(unknown[0])} is no edge of cfg, which has {graph.describe()}"
+        )
     inside.sort(key=lambda edge: -abs(scores.get(edge, 0.0)))
     by_name = {edge.name: edge for edge in graph.edges(graph.senders, graph.receivers)}
     return Circuit(

@@ -1,12 +1,11 @@
 """Inputs of an edge sweep: pairs with their places, and the measured edges."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from typing_extensions import override
 
-from anchorlens.display import warn
+from anchorlens.display import join_words, short_repr, warn
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
 from anchorlens.engine.edges.graph import LOGITS, Edge, Graph, parse_node
 from anchorlens.errors import EmptySweepError, InputError
@@ -79,8 +78,7 @@ def prepare_edges(context: PairContext, spec: Edges) -> EdgeInputs:
         edges=choose_edges(context.adapter, spec),
     )
     _warn_of_few_pairs(inputs)
-    if spec.edges is None:
-        _warn_of_unused_names(spec, inputs.edges)
+    _warn_of_unused_names(spec, inputs)
     if spec.method == "attribution":
         others = "method='exact' or 'attribution_ig'"
         warn_of_flat_metric(inputs.reading.metric, spec.direction, others)
@@ -128,6 +126,12 @@ def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
         receiver = edge.receiver
         if receiver.kind == LOGITS or receiver.layer in layers:
             kept.append(edge)
+    if not kept and spec.edges is not None:
+        raise EmptySweepError(
+            f"edges={short_repr(','.join(spec.edges))}: no receiver is in layers {min(layers)} to"
+            f" {max(layers)}. Leave out layers=, or choose others.",
+            argument="edges",
+        )
     if not kept:
         raise EmptySweepError(
             f"No edge from senders={','.join(spec.senders)} to receivers={','.join(spec.receivers)}"
@@ -137,9 +141,15 @@ def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
     return tuple(sorted(kept, key=lambda edge: edge.receiver.layer))
 
 
-def _warn_of_unused_names(spec: Edges, kept: Sequence[Edge]) -> None:
-    """Warn of single nodes that were named and are at no edge."""
+def _warn_of_unused_names(spec: Edges, inputs: EdgeInputs) -> None:
+    """Warn of single edges that were named and are left out, and of nodes that are at no edge."""
+    kept = inputs.edges
     unused: list[str] = []
+    if spec.edges is not None:
+        unused = [name for name in spec.edges if inputs.graph.edge(name) not in kept]
+        if unused:
+            warn(f"{join_words(unused)}: left out, because the receiver is not in layers=.")
+        return
     for names, used in (
         (spec.senders, {edge.sender.name for edge in kept}),
         (spec.receivers, {edge.receiver.name for edge in kept}),

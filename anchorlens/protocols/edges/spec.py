@@ -34,6 +34,7 @@ from anchorlens.protocols.specification import ADD_BOS, Specification
 
 ATTRIBUTION, ATTRIBUTION_IG = "attribution", "attribution_ig"
 IG_ACTIVATIONS = "attribution_ig_activations"
+_ALL = ("all",)
 
 
 @dataclass(frozen=True)
@@ -89,18 +90,18 @@ class Edges(Specification):
     QUICK_NULLS: ClassVar[Collection[str]] = ("controls",)
 
     senders: Annotated[tuple[str, ...], _Nodes()] = argument(
-        ("all",),
+        _ALL,
         "Senders: names (embed, a5.h3, m4), patterns (a5.*), or all, heads, mlps.",
     )
     receivers: Annotated[tuple[str, ...], _Nodes()] = argument(
-        ("all",),
+        _ALL,
         "Receivers: names (a9.h1.q, m9, logits), patterns (a9.*, *.k), or all, q, k, v, mlps. Keys"
         " and values have the number of their key/value head.",
     )
     edges: Annotated[tuple[str, ...] | None, _Nodes(none=True)] = argument(
         None,
-        "Names of single edges, such as 'a5.h3 -> a9.h1.q'. If None, all edges from senders to"
-        " receivers.",
+        "Names of single edges, such as 'a5.h3 -> a9.h1.q', instead of senders and receivers. If"
+        " None, all edges from senders to receivers.",
     )
     method: Annotated[str, Choice(EDGE_METHODS)] = argument(
         EXACT,
@@ -147,6 +148,13 @@ class Edges(Specification):
 
     @override
     def check_together(self) -> None:
+        for name in ("senders", "receivers"):
+            if self.edges is not None and getattr(self, name) != _ALL:
+                raise InputError(
+                    f"{name}={short_repr(','.join(getattr(self, name)))}: not with edges=, which"
+                    f" names single edges. Leave out {name}= or edges=.",
+                    argument=name,
+                )
         if self.method != EXACT and (self.between, self.downstream) != ("direct", "flow"):
             name = "between" if self.between != "direct" else "downstream"
             raise InputError(

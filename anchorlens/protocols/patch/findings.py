@@ -341,7 +341,7 @@ def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
                 f"Not tested: {excluded} of {len(grid.statuses)} {result.cell_word}s, whose value"
                 " follows by construction."
             )
-    notes.append(_note_on_shared_prompts(result))
+    notes += _notes_on_shared_prompts(result) or _notes_on_shared_answers(grid)
     n_unpaired = result.record["counts"].get("unpaired_positions", 0)
     if n_unpaired:
         which = "1 token" if n_unpaired == 1 else f"{n_unpaired} tokens"
@@ -352,26 +352,69 @@ def _notes(grid: _Grid, cell: Cell) -> tuple[str, ...]:
     return tuple(filter(None, (*notes, *_notes_on_controls(result))))
 
 
-def _note_on_shared_prompts(result: PatchResult) -> str:
-    """Return how many different prompts the pairs have, where pairs of several groups share most of
-    them; empty otherwise.
+def _notes_on_shared_prompts(result: PatchResult) -> list[str]:
+    """Return how many different prompts the pairs have, the rarer side first, where pairs of
+    several groups share most of them.
     """
     counts = result.record["counts"]
     n_groups = result.statistics.n_groups
     if n_groups < MIN_QUESTIONS_FOR_CLAIM:  # nothing is claimed
-        return ""
-    sides = ("corrupted", "clean") if result.is_denoising else ("clean", "corrupted")
-    for side, name in zip(sides, ("different_targets", "different_sources"), strict=True):
-        n = counts.get(name, n_groups)
+        return []
+    corrupted, clean = "different_targets", "different_sources"
+    if not result.is_denoising:
+        corrupted, clean = clean, corrupted
+    numbers = {
+        "clean": counts.get(clean, n_groups),
+        "corrupted": counts.get(corrupted, n_groups),
+    }
+    most = min(n_groups, MIN_QUESTIONS_FOR_LAYERS)
+    few: list[str] = []
+    notes: list[str] = []
+    for side, n in sorted(numbers.items(), key=lambda one: one[1]):
         if n == 1:
             others = f"other {side} prompts"
-            return f"All pairs have the same {side} prompt: nothing is said about {others}."
-        if n < min(n_groups, MIN_QUESTIONS_FOR_LAYERS):
-            return (
-                f"The pairs have only {n} different {side} prompts: pairs that share one are not"
-                " independent, and more is claimed than holds."
-            )
-    return ""
+            notes.append(f"All pairs have the same {side} prompt: nothing is said about {others}.")
+        elif n < most:
+            few.append(f"{n} different {side}")
+    if few:
+        notes.append(
+            f"The pairs have only {join_with_and(few)} prompts: pairs that share one are not"
+            " independent, and more is claimed than holds."
+        )
+    return notes
+
+
+def _notes_on_shared_answers(grid: _Grid) -> list[str]:
+    """Return how many different answers, with their wrong answers, the pairs have where cells stand
+    and neither groups nor templates join the pairs that share them: these may be near copies.
+    """
+    result = grid.result
+    statistics = result.statistics
+    if not grid.standing:
+        return []
+    pairs = result.record.get("pairs", {})
+    answers: set[str] = set()
+    has_wrong = False
+    for name in result.example_ids:
+        own = pairs.get(name, {})
+        if not own.get("answer_ids"):
+            return []
+        answers.add(repr((own["answer_ids"], own.get("wrong_ids"))))
+        has_wrong = has_wrong or bool(own.get("wrong_ids"))
+    n = len(answers)
+    most = min(statistics.n_groups, MIN_QUESTIONS_FOR_LAYERS)
+    if statistics.clusters.n_named > 1:  # the data name templates, and the note on them their limit
+        most = min(most, statistics.clusters.n_named)
+    if n >= most:
+        return []
+    what = "pairs of answer and wrong answer" if has_wrong else "answers"
+    which = f"The pairs have only {n} different {what}"
+    if n == 1:
+        which = f"All pairs have the same answer{' and wrong answer' * has_wrong}"
+    return [
+        f"{which}: if pairs with the same ones are near copies, they are not independent, and more"
+        " is claimed than holds. Give near copies the same value in the column group."
+    ]
 
 
 def _notes_on_controls(result: PatchResult) -> list[str]:

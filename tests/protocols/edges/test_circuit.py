@@ -19,6 +19,7 @@ from anchorlens.protocols.edges.edge_inputs import graph_of
 from anchorlens.protocols.edges.head_effects import measure_heads
 from anchorlens.protocols.edges.select_edges import connect, grow_from_logits, select_often
 from benchmarks.planted_circuits import BETA, CIRCUITS
+from tests.raised import raises
 
 QUIET = {"progress": False}
 # One token each for the tiny tokenizers, or as many.
@@ -313,6 +314,17 @@ def test_files_of_other_programs_are_read(sweep, tmp_path):
         al.load_circuit(path, n_kv_heads=graph.n_kv_heads)
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_an_edge_that_the_model_of_a_file_lacks_is_an_error(sweep, tmp_path, is_inside):
+    path = al.save_circuit(sweep.circuit(25), tmp_path / "importances.json")
+    written = json.loads(path.read_text())
+    written["edges"]["a9.h9->logits"] = {"score": 1.0, "in_graph": is_inside}
+    path.write_text(json.dumps(written))
+    with raises(DataError, "path", word="'a9.h9->logits' is no edge of cfg") as error:
+        al.load_circuit(path)
+    assert "importances.json" in str(error.value)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"cfg": {}}', '{"cfg": 3, "edges": {}}', "null"])
 def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "no.json"
@@ -380,6 +392,38 @@ def test_bad_arguments_of_a_score(sweep, tiny_model):
         al.acdc(model, pairs_of(2), threshold=0, **QUIET)
     with pytest.raises(InputError, match="heads='m0'"):
         al.head_effects(model, pairs_of(2), heads="m0", **QUIET)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *([], (), 5, 0.5, "5", b"5", [0], [True], [None], ["5"], [10**6]),
+        *([-0.1], [0.0], [1.5], [float("nan")], [float("inf")]),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_sizes_are_edges_or_shares(sweep, sizes):
+    with raises(InputError, "sizes"):
+        sweep.circuit(10).faithfulness(None, None, sizes=sizes, **QUIET)
+    with raises(InputError, "sizes", word="one size"):
+        replace(sweep.circuit(10), rule="acdc").faithfulness(None, None, sizes=sizes, **QUIET)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_sizes_are_whole_numbers_of_any_type(sweep):
+    found = sweep.circuit(10)._sizes([np.int64(7), 3, 1.0, np.float64(1.0)])
+    assert found == [3, 7, sweep.circuit(10).n_all]
+    for n in (0, 2.5, "5", None):
+        with raises(InputError, "n"):
+            sweep.circuit(10).of_size(n)
+
+
+def test_fewer_edges_than_the_smallest_share_need_sizes(sweep):
+    circuit = replace(sweep.circuit(10), graph=Graph(n_layers=30, n_heads=9, n_kv_heads=3))
+    edge = circuit.edges[0]
+    few = replace(circuit, scores={edge: 1.0}, edges=(edge,))
+    with raises(InputError, "sizes", word="1 of 70,651 edges were measured"):
+        few.faithfulness(None, None, **QUIET)
 
 
 def test_a_model_whose_graph_is_wrong_is_refused(sweep, tiny_model, monkeypatch):

@@ -11,6 +11,7 @@ import anchorlens as al
 from anchorlens.engine.edges import exact
 from anchorlens.errors import CheckError, InputError
 from anchorlens.protocols.edges.edge_inputs import graph_of
+from tests.raised import raises
 from tests.tiers import choose_cases
 
 WORDS = ("tea", "ale", "oil", "ice", "gum", "jam", "rye", "egg", "fig", "ham", "nut", "pie")
@@ -249,6 +250,23 @@ def test_bad_input_is_one_error_with_its_argument(tiny_model, options, argument)
     assert argument in (*error.value.arguments, *str(error.value).split("=")[:1]) or (
         argument in str(error.value)
     )
+
+
+@pytest.mark.parametrize("name", ["senders", "receivers"])
+@pytest.mark.parametrize("nodes", ["m0", ["m0", "all"], "mlps"])
+def test_single_edges_are_not_named_beside_their_nodes(tiny_model, name, nodes):
+    with raises(InputError, name, word="not with edges="):
+        sweep(tiny_model("llama"), edges="embed -> logits", **{name: nodes})
+    assert al.Edges(edges="embed -> logits", **{name: "all"}).edges == ("embed -> logits",)
+
+
+def test_single_edges_outside_of_the_layers_are_named(tiny_model):
+    edges = ["embed -> m0", "embed -> m2"]
+    with pytest.warns(UserWarning, match="^embed -> m2: left out"):
+        found = sweep(tiny_model("llama"), edges=edges, layers=[0])
+    assert found.anchors == ("embed -> m0",)
+    with raises(al.EmptySweepError, "edges", word="edges='embed -> m2'"):
+        sweep(tiny_model("llama"), edges="embed -> m2", layers=[0])
 
 
 def test_senders_above_every_receiver_are_an_error(tiny_model):

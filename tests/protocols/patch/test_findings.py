@@ -515,6 +515,21 @@ def test_the_other_pairs_are_few_below_ten(n_pairs, n_partners, is_told):
         (24, {"different_sources": 24, "different_targets": 24}, ""),
         (60, {"different_sources": 30}, ""),
         (9, {"different_sources": 1}, ""),  # nothing is claimed
+        (
+            28,
+            {"different_sources": 2, "different_targets": 14},
+            "The pairs have only 2 different clean and 14 different corrupted prompts",
+        ),
+        (
+            28,
+            {"different_sources": 14, "different_targets": 2},
+            "The pairs have only 2 different corrupted and 14 different clean prompts",
+        ),
+        (
+            28,
+            {"different_sources": 2, "different_targets": 28},
+            "The pairs have only 2 different clean prompts",
+        ),
     ],
 )
 def test_pairs_that_share_prompts_are_noted(n_pairs, counts, said):
@@ -523,3 +538,48 @@ def test_pairs_that_share_prompts_are_noted(n_pairs, counts, said):
     noted = [note for note in result.findings.notes if " prompt" in note]
     assert len(noted) == bool(said)
     assert all(note.startswith(said) for note in noted)
+
+
+def test_the_prompts_of_noising_are_those_of_the_other_run():
+    result = made(world("effect", 28), direction="noising", total=-4.0)
+    result.record["counts"].update({"different_sources": 2, "different_targets": 14})
+    assert "only 2 different corrupted and 14 different clean prompts" in result.verdict
+
+
+@pytest.mark.parametrize(
+    ("n_answers", "options", "said"),
+    [
+        (2, {}, "The pairs have only 2 different pairs of answer and wrong answer: "),
+        (19, {}, "The pairs have only 19 different pairs of answer and wrong answer: "),
+        (20, {}, ""),
+        (2, {"wrong": False}, "The pairs have only 2 different answers: "),
+        (1, {}, "All pairs have the same answer and wrong answer: "),
+        (1, {"wrong": False}, "All pairs have the same answer: "),
+        (1, {"answers": False}, ""),
+        (2, {"templates": 2}, ""),
+        (2, {"templates": 1}, "The pairs have only 2 different pairs of answer and wrong answer: "),
+        (12, {"groups": 12}, ""),
+        (2, {"noise": True}, ""),  # nothing is claimed
+        (2, {"counts": {"different_sources": 2}}, ""),  # the note on prompts says it
+    ],
+)
+def test_pairs_that_share_answers_are_noted_where_nothing_joins_them(n_answers, options, said):
+    """Near copies: 24 pairs of 2 facts with a number in front are 2 observations."""
+    n = 24
+    groups = [f"g{i % options['groups']}" for i in range(n)] if "groups" in options else None
+    effects = 0.01 * world("noise", n, size=0.0) if "noise" in options else world("effect", n)
+    result = made(effects, groups=groups)
+    result.record["counts"].update(options.get("counts", {}))
+    answers = [[10 + i % n_answers] if options.get("answers", True) else [] for i in range(n)]
+    wrong = [[50 + i % n_answers] if options.get("wrong", True) else [] for i in range(n)]
+    for i, name in enumerate(result.example_ids):
+        own = {"answer_ids": answers[i], "wrong_ids": wrong[i]}
+        result.record.setdefault("pairs", {}).setdefault(name, {}).update(own)
+    if "templates" in options:
+        names = {f"p{i:03d}": f"t{i % options['templates']}" for i in range(n)}
+        result._samples["cluster"] = result._samples["question_id"].map(names)
+    before = result.contrasts()
+    noted = [note for note in result.findings.notes if "near copies" in note]
+    assert len(noted) == bool(said)
+    assert all(note.startswith(said) and "column group" in note for note in noted)
+    pd.testing.assert_frame_equal(before, result.contrasts())
