@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models.adapter import is_lens_model, pick_backend
+from anchorlens.models.adapter import is_lens_model, pick_backend, unwrap_compiled
 from anchorlens.models.card import backend_of
 from anchorlens.models.check_config import check_config
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, fetch_packaged_model
@@ -62,6 +62,7 @@ def check_model(
     Returns:
         ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model in memory.
     """
+    name_or_path = unwrap_compiled(name_or_path)
     check_options(
         name_or_path=name_or_path,
         device=device,
