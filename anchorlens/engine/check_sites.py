@@ -26,13 +26,13 @@ def check_sites(adapter: Adapter, ids: Int[Tensor, "pos"], sites: Sequence[SiteL
     Args:
         adapter: The model.
         ids: Token ids of the trial row.
-        sites: All sites that are read or changed.
+        sites: Sites that the sweep reads or changes.
 
     Raises:
         InputError: If a hook does not fire once, or that of a custom site carries no
             [example pos d_model].
     """
-    compiled = list(_compiled_parts(adapter.model))
+    compiled = list(_find_compiled_parts(adapter.model))
     checked = [site for site in sites if not isinstance(site, str)]
     if compiled:
         checked = [_ALWAYS, *sites]
@@ -106,7 +106,7 @@ def _check_hook(
         )
 
 
-def _compiled_parts(model: nn.Module) -> Iterator[str]:
+def _find_compiled_parts(model: nn.Module) -> Iterator[str]:
     """Yield the names of modules that torch.compile replaced, or that were compiled in place."""
     for name, module in model.named_modules():
         in_place = getattr(module, "_compiled_call_impl", None) is not None

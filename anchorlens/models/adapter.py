@@ -71,7 +71,7 @@ def is_lens_model(model: object) -> TypeGuard[LensModel]:
     return is_hooked(model) or is_bridge(model)
 
 
-def unwrap_compiled(model: Any) -> Any:
+def unwrap_model(model: Any) -> Any:
     """Return the original of a model that torch.compile wrapped; any other object unchanged.
 
     A compiled model computes what its original does; hooks are attached to the original.

@@ -22,7 +22,7 @@ from anchorlens.engine.observed_logits import resolve
 from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
 from anchorlens.measure.grid_cells import Cache, NotMeasured
-from anchorlens.models.adapter import LensModel, act_name, patching_result_class, unwrap_compiled
+from anchorlens.models.adapter import LensModel, act_name, patching_result_class, unwrap_model
 from anchorlens.models.load import check_has_numbers
 from anchorlens.patching.metric_state import is_same_state, state_of
 from anchorlens.patching.setters import (
@@ -185,7 +185,7 @@ def check_call(model: LensModel, corrupted_tokens: object, *caches: object) -> L
         InputError: If the model has no numbers, the tokens are no tensor, or the cache is one or
             None.
     """
-    model = unwrap_compiled(model)
+    model = unwrap_model(model)
     check_has_numbers(model)
     if not isinstance(corrupted_tokens, Tensor):
         raise InputError(
