@@ -701,3 +701,5 @@ def test_commands_that_read_a_run_name_the_options_of_the_command_that_measured_
         with_options("Start over with restart=True.", shown)
         == "Start over with --restart of the command that measured the run."
     )
+    python = "Finish it in Python with out= and resume=True."
+    assert with_options(python, shown) == python

@@ -27,8 +27,8 @@ _ARGUMENT = re.compile(
     r"|(?<![\w.-])(?P<name>[a-z_]+)="
     r"(?P<value>'[^']*'|\{[^{}]*\}|[\[(][^\[\]()]*[\])]|\.\.\.|[\w+-]+(?:\.\d+)?|)"
 )
-# Options of the commands that measure; other commands read their runs, and report errors of them.
-_OF_MEASURING = ("resume", "restart")
+# Cure of a broken run, which commands that only read runs lack as an option.
+_RESTART = "restart=True"
 # Python argument -> name of its option.
 _RENAMED = {"source": "pairs", "path": "data_file", "dataset_name": "dataset", "name": "dataset"}
 
@@ -102,8 +102,8 @@ def with_options(
     def translate(match: re.Match[str]) -> str:
         name = _RENAMED.get(match["name"] or "", match["name"])
         option = options.get(name or "")
-        if option is None and options and name in _OF_MEASURING and match["value"] == "True":
-            return f"--{name} of the command that measured the run"
+        if option is None and options and match[0] == _RESTART:
+            return "--restart of the command that measured the run"
         if option is None:
             return match[0]
         written = _shell_words(option, match["value"])

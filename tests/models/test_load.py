@@ -208,8 +208,8 @@ def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
     assert model_card(loaded) is card, "its card still says where it came from"
 
 
-def test_the_original_of_a_compiled_model_is_taken(tiny_model, unchecked):
-    model = tiny_model("llama")
+def test_the_original_of_a_compiled_model_is_taken(tiny, unchecked):
+    model = load_model(str(tiny("llama")), device="cpu")
     compiled = torch.compile(model, backend="eager")
     assert load_model(compiled) is model
     assert check_model(compiled) == "live"
