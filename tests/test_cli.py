@@ -689,3 +689,17 @@ def test_arguments_of_a_message_are_written_as_a_shell_takes_them(text, argument
     from anchorlens.cli.protocol_command import protocol_command
 
     assert with_options(text, protocol_command("swap"), arguments) == said
+
+
+@pytest.mark.parametrize("command", ["merge", "status", "verify"])
+def test_commands_that_read_a_run_name_the_options_of_the_command_that_measured_it(command):
+    from anchorlens.cli.entry import cli as group
+    from anchorlens.cli.output import with_options
+
+    shown = group.commands.get(command) or group.get_command(None, command)
+    assert (
+        with_options("Start over with restart=True.", shown)
+        == "Start over with --restart of the command that measured the run."
+    )
+    python = "Finish it in Python with out= and resume=True."
+    assert with_options(python, shown) == python

@@ -27,6 +27,8 @@ _ARGUMENT = re.compile(
     r"|(?<![\w.-])(?P<name>[a-z_]+)="
     r"(?P<value>'[^']*'|\{[^{}]*\}|[\[(][^\[\]()]*[\])]|\.\.\.|[\w+-]+(?:\.\d+)?|)"
 )
+# Cure of a broken run, which commands that only read runs lack as an option.
+_RESTART = "restart=True"
 # Python argument -> name of its option.
 _RENAMED = {"source": "pairs", "path": "data_file", "dataset_name": "dataset", "name": "dataset"}
 
@@ -87,6 +89,8 @@ def with_options(
     >>> command = click.Command("swap", params=options)
     >>> with_options("layers=[30, 40]: use -3 to 2, or a larger limit=.", command)
     '--layers 30,40: use -3 to 2, or a larger --limit.'
+    >>> with_options("Discard it with restart=True.", command)
+    'Discard it with --restart of the command that measured the run.'
     >>> with_options("Call load_qa(data, limit=5).", command, ["layers"])
     'Call load_qa(data, limit=5). (--limit, --layers)'
     """
@@ -98,6 +102,8 @@ def with_options(
     def translate(match: re.Match[str]) -> str:
         name = _RENAMED.get(match["name"] or "", match["name"])
         option = options.get(name or "")
+        if option is None and options and match[0] == _RESTART:
+            return "--restart of the command that measured the run"
         if option is None:
             return match[0]
         written = _shell_words(option, match["value"])

@@ -13,7 +13,7 @@ Examples:
   anchorlens run study.toml --out runs/study
 \b
 A study's file:
-  models = ["smollm2-135m-instruct"]
+  models = ["smollm2-135m-instruct"]   # or paths, relative to the current folder
 \b
   [[data]]
   name = "popqa"

@@ -24,7 +24,7 @@ from anchorlens.diagnosis.patch_checks import check_full_patch, check_identity, 
 from anchorlens.diagnosis.token_checks import check_bos, check_padding
 from anchorlens.display import as_int, one_line, short_repr
 from anchorlens.errors import AnchorlensError, InputError, ParityError
-from anchorlens.models.adapter import TRANSFORMER_LENS, LensModel, is_lens_model
+from anchorlens.models.adapter import TRANSFORMER_LENS, LensModel, is_lens_model, unwrap_model
 from anchorlens.models.card import model_card
 from anchorlens.models.load import ModelLike, adapt, load_model
 from anchorlens.models.source import check_model
@@ -139,6 +139,7 @@ def doctor(
             f"seed={short_repr(seed)}: give a whole number of at least 0.", argument="seed"
         )
     start = time.perf_counter()
+    model = unwrap_model(model)
     if is_lens_model(model):
         check_model(model, device=device, dtype=dtype, backend=backend, tokenizer=tokenizer)
         if tokenizer is not None:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.display import warn
+from anchorlens.engine.check_sites import check_sites
 from anchorlens.engine.cone import ConeEngine, find_cone_obstacle
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
@@ -43,8 +44,9 @@ def choose_engine(
     or changed.
 
     Raises:
-        InputError: If the model's forward pass fails, or its logits do not follow from its last
-            residual stream.
+        InputError: If the model's forward pass fails, its logits do not follow from its last
+            residual stream, or the hook of a custom site or of a compiled part does not run as
+            needed (:func:`~anchorlens.engine.check_sites.check_sites`).
     """
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device="cpu").to(adapter.device)
     try:
@@ -82,6 +84,7 @@ def choose_engine(
             " modules behind the last block.",
             argument="model",
         )
+    check_sites(adapter, ids, sites)
     if engine == "reference":
         _check_repeats(adapter, ids, logits)
         return ReferenceEngine(adapter)

@@ -52,7 +52,9 @@ def last_stream(
         if times != 1:
             raise HookError(
                 f"The hook at {name} fired {times} times in one forward pass instead of once. The"
-                " run was stopped. If another thread uses this model, run one sweep at a time."
+                " run was stopped. If a part of the model was compiled or replaced, pass the model"
+                " with its own parts, uncompiled. If another thread uses this model, run one sweep"
+                " at a time."
             )
     return stream
 

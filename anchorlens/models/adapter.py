@@ -71,6 +71,14 @@ def is_lens_model(model: object) -> TypeGuard[LensModel]:
     return is_hooked(model) or is_bridge(model)
 
 
+def unwrap_model(model: Any) -> Any:
+    """Return the original of a model that torch.compile wrapped; any other object unchanged.
+
+    A compiled model computes what its original does; hooks are attached to the original.
+    """
+    return getattr(model, "_orig_mod", model) if isinstance(model, nn.Module) else model
+
+
 def pick_backend(backend: Any) -> str:
     """Return ``hooked`` or ``bridge``; if None, ``hooked`` where TransformerLens has it.
 

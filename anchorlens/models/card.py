@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import LensModel, is_bridge, is_hooked, stream_of
+from anchorlens.models.adapter import LensModel, is_bridge, is_hooked, stream_of, unwrap_model
 from anchorlens.models.live_names import name_of_lens_model
 
 CARD = "anchorlens_card"
@@ -177,6 +177,7 @@ def model_card(model: LensModel) -> ModelCard:
         >>> al.model_card(al.load_model("smollm2-135m-instruct")).n_layers  # doctest: +SKIP
         30
     """
+    model = unwrap_model(model)
     card = getattr(model, CARD, None)
     if not isinstance(card, ModelCard):
         return make_card(

@@ -130,6 +130,10 @@ def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
         ) from error
 
 
+# A name such as models/tiny may be meant as a path, in a study file as one beside the file.
+_PATHS = "A path of a model is relative to the current folder."
+
+
 def _translate(error: Exception, repo: str, shown: str) -> AnchorlensError:
     # Subclasses come before their bases.
     match error:
@@ -139,7 +143,9 @@ def _translate(error: Exception, repo: str, shown: str) -> AnchorlensError:
             )
         case RepositoryNotFoundError() | HFValidationError():
             fix = f"{nearest_names(repo)} If it is private, set HF_TOKEN or pass token=."
-            return ModelNotFoundError(f"The hub has no model {shown} that you may see. {fix}")
+            return ModelNotFoundError(
+                f"The hub has no model {shown} that you may see. {fix} {_PATHS}"
+            )
         case RevisionNotFoundError():
             return ModelNotFoundError(
                 f"There is no {shown}. Give a branch, a tag or a full commit hash."
@@ -150,7 +156,7 @@ def _translate(error: Exception, repo: str, shown: str) -> AnchorlensError:
                 fix = "Unset HF_HUB_OFFLINE"
             return DownloadError(
                 f"{shown} is not in the hub's cache, and the hub cannot be reached."
-                f" {fix}, or give a directory."
+                f" {fix}, or give a directory. {_PATHS}"
             )
         case EntryNotFoundError():
             return CheckpointError(f"The repository {shown} lacks a file that is needed: {error}")

@@ -20,6 +20,7 @@ from anchorlens.models.adapter import (
     is_hooked,
     is_lens_model,
     pick_backend,
+    unwrap_model,
 )
 from anchorlens.models.card import CARD, architecture_of, backend_of, make_card
 from anchorlens.models.check_config import check_config
@@ -108,6 +109,7 @@ def load_model(
         >>> import anchorlens as al
         >>> model = al.load_model("smollm2-135m-instruct", device="cpu")  # doctest: +SKIP
     """
+    name_or_path = unwrap_model(name_or_path)
     check_options(
         name_or_path=name_or_path,
         device=device,
@@ -180,8 +182,7 @@ def load_model(
 
 def as_lens_model(model: ModelLike, *, progress: bool = True) -> LensModel:
     """Return a TransformerLens model unchanged; load anything else with :func:`load_model`."""
-    # A compiled model computes what its original does; hooks are attached to the original.
-    original = getattr(model, "_orig_mod", model)
+    original = unwrap_model(model)
     return original if is_lens_model(original) else load_model(original, progress=progress)
 
 
@@ -227,6 +228,7 @@ def adapt(model: object) -> Adapter:
     """Return the adapter of a HookedTransformer or TransformerBridge; raise InputError for other
     objects.
     """
+    model = unwrap_model(model)
     if is_hooked(model):
         from anchorlens.models.hooked.adapter import HookedAdapter
 

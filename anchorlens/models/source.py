@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, ModelNotFoundError, UnsupportedModelError
-from anchorlens.models.adapter import is_lens_model, pick_backend
-from anchorlens.models.card import backend_of
+from anchorlens.models.adapter import is_lens_model, pick_backend, unwrap_model
+from anchorlens.models.card import backend_of, name_of
 from anchorlens.models.check_config import check_config
 from anchorlens.models.checkpoint import PACKAGED, check_obtainable, fetch_packaged_model
 from anchorlens.models.devices import check_device_dtype, check_n_devices, parse_dtype
@@ -62,6 +62,7 @@ def check_model(
     Returns:
         ``packaged``, ``directory``, ``gguf``, ``hub``, or ``live`` for a model in memory.
     """
+    name_or_path = unwrap_model(name_or_path)
     check_options(
         name_or_path=name_or_path,
         device=device,
@@ -277,6 +278,20 @@ def find_model(
     return ModelCandidate(source.kind, lambda _: source)
 
 
+def name_in_results(model: object) -> str:
+    """Return the name of a model in results, by its name, path or live object; nothing is
+    loaded.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        name = os.fspath(model)
+        path = None if name in PACKAGED else existing_path(name)
+        return name if path is None else path.resolve().name
+    model = unwrap_model(model)
+    if is_lens_model(model):
+        return name_of(model)
+    return name_of_hf_model(model) if isinstance(model, PreTrainedModel) else type(model).__name__
+
+
 def existing_path(name: str) -> Path | None:
     """Return the path of an existing file or directory; None if there is none."""
     try:
@@ -311,8 +326,8 @@ def _find_on_hub(
     official = find_official_name(name)
     if official is None and not _HUB_NAME.fullmatch(name):
         raise ModelNotFoundError(
-            f"No model has the name {name!r}: it is not a path here, a packaged model or a name"
-            " that TransformerLens registers."
+            f"No model has the name {name!r}: it is not a path from the current folder, a"
+            " packaged model or a name that TransformerLens registers."
             f" {nearest_names(name)} Names on the hub have the form owner/name."
         )
     if official is not None and has_own_weights(official):

@@ -23,7 +23,7 @@ from anchorlens.errors import InputError, ShapeError, did_you_mean
 from anchorlens.measure.grid import GridRequest, measure_grid
 from anchorlens.measure.grid_cells import Cache, NotMeasured
 from anchorlens.measure.metric_state import is_same_state, state_of
-from anchorlens.models.adapter import LensModel, act_name, patching_result_class
+from anchorlens.models.adapter import LensModel, act_name, patching_result_class, unwrap_model
 from anchorlens.models.load import check_has_numbers
 from anchorlens.patching.setters import (
     PatchSetter,
@@ -185,9 +185,7 @@ def check_call(model: LensModel, corrupted_tokens: object, *caches: object) -> L
         InputError: If the model has no numbers, the tokens are no tensor, or the cache is one or
             None.
     """
-    # A compiled model computes what its original does; hooks are attached to that one, as
-    # TransformerLens does.
-    model = getattr(model, "_orig_mod", model)
+    model = unwrap_model(model)
     check_has_numbers(model)
     if not isinstance(corrupted_tokens, Tensor):
         raise InputError(

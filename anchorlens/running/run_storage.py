@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from anchorlens.errors import InputError, RunError
+from anchorlens.models.adapter import unwrap_model
+from anchorlens.models.source import name_in_results
 from anchorlens.progress import waiting
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.specification import Specification
@@ -39,15 +41,19 @@ def identity(model: Any, data: PromptDataset, spec: Specification) -> dict[str, 
 
 
 def model_name(model: Any) -> str:
-    """Return the name or path of a model, or the class name of a live model."""
-    return str(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+    """Return the name or path of a model as it was given, or the name of a live model in
+    results.
+    """
+    return str(model) if isinstance(model, (str, os.PathLike)) else name_in_results(model)
 
 
 def name_in_record(model: Any) -> str:
-    """Return the name of a model in records: of a local model the name of its folder, which has a
-    meaning on other machines.
+    """Return the name by which a request for a model is stored: of a local model the name of its
+    folder, which has a meaning on other machines; of a live model its class.
     """
-    name = model_name(model)
+    if not isinstance(model, (str, os.PathLike)):
+        return type(unwrap_model(model)).__name__
+    name = str(model)
     return Path(name).name if Path(name).exists() else name
 
 

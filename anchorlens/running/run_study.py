@@ -12,6 +12,7 @@ from anchorlens.display import short_repr
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.loading.load_run import load_run
 from anchorlens.measure.budget import SweepPlan
+from anchorlens.models.source import name_in_results
 from anchorlens.paths import resolve_path
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.base import Measurement
@@ -33,7 +34,6 @@ from anchorlens.running.run_storage import (
     check_study,
     identity,
     model_name,
-    name_in_record,
     open_run,
     pending_of,
 )
@@ -299,7 +299,7 @@ def _steps(study: Study, check_models: bool = True) -> list[Step]:
 def _name_of_step(step: Step) -> str:
     """Return the name of a sweep in the list of those that are pending."""
     _, model, data, spec = step
-    return f"{spec.NAME}: {name_in_record(model)} on {data.name}"
+    return f"{spec.NAME}: {name_in_results(model)} on {data.name}"
 
 
 def _measure(

@@ -8,7 +8,7 @@ from typing import Any
 
 from anchorlens.display import short_repr
 from anchorlens.errors import InputError, did_you_mean
-from anchorlens.models.source import check_model, existing_path
+from anchorlens.models.source import check_model, existing_path, name_in_results
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.protocols.specification import Specification, read_toml
@@ -35,7 +35,8 @@ class Study:
         >>> al.Study.from_toml("study.toml")  # the same from a file  # doctest: +SKIP
 
     Attributes:
-        models: Names, paths or live models; stored as a tuple.
+        models: Names, paths or live models; stored as a tuple. Paths are relative to the current
+            folder.
         data: Data sets: names, files, :class:`DatasetSpec` or loaded sets; stored as a tuple.
         specifications: Specifications such as ``al.Swap()``; stored as a tuple.
         device: Device of the models. If None, the best one.
@@ -91,6 +92,8 @@ class Study:
     @classmethod
     def from_toml(cls, path: "str | os.PathLike[str]") -> "Study":
         """Read a study file: ``models``, options of loading, tables ``[[data]]``, ``[[protocol]]``.
+
+        Paths of data are relative to the file, paths of models to the current folder.
 
         Raises:
             InputError: If the file cannot be read, or a key or value is invalid.
@@ -148,28 +151,20 @@ class Study:
             InputError: If a name, path or argument is invalid.
             DownloadError: If the hub lacks a model or data set, or cannot be reached.
         """
-        twice = _repeated([model for model in self.models if isinstance(model, str)])
+        twice = _find_duplicate([model for model in self.models if isinstance(model, str)])
         if twice is not None:
             raise InputError(
                 f"model={twice!r} is named twice. Name each model once.", argument="model"
             )
         self._check_specifications()
-        for model in self.models if models else ():
-            stream = self.stream and isinstance(model, (str, os.PathLike))
-            check_model(
-                model,
-                device=self.device,
-                dtype=self.dtype,
-                stream=stream,
-                n_devices=self.n_devices,
-                backend=self.backend,
-            )
+        if models:
+            self._check_models()
         of_pairs = measurement_of(self.specifications[0].NAME).source is not QUESTIONS
         loaded: list[PromptDataset] = []
         for one in self.data:
             data = one.load(pairs=of_pairs) if isinstance(one, DatasetSpec) else one
             loaded.append(data)
-        if (again := _repeated([data.name for data in loaded])) is not None:
+        if (again := _find_duplicate([data.name for data in loaded])) is not None:
             raise InputError(
                 f"Two data sets have the name {again!r}. Give different names: name= in a study's"
                 " [[data]], dataset_name= in Python."
@@ -180,13 +175,33 @@ class Study:
                     make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
         return loaded
 
+    def _check_models(self) -> None:
+        """Raise an error if a model cannot be loaded, or if two have one name in results."""
+        again = _find_duplicate([name_in_results(model) for model in self.models])
+        if again is not None:
+            raise InputError(
+                f"Two models have the name {again!r} in results. Rename the folder of one, or make"
+                " a study of each.",
+                argument="models",
+            )
+        for model in self.models:
+            stream = self.stream and isinstance(model, (str, os.PathLike))
+            check_model(
+                model,
+                device=self.device,
+                dtype=self.dtype,
+                stream=stream,
+                n_devices=self.n_devices,
+                backend=self.backend,
+            )
+
     def _check_specifications(self) -> None:
         """Raise InputError if a specification occurs twice, or questions and pairs mix."""
         identities: list[tuple[Any, ...]] = []
         for spec in self.single_specifications:
             identity = spec.identity()
             identities.append((spec.NAME, identity, spec.own_code()))
-        if _repeated(identities) is not None:
+        if _find_duplicate(identities) is not None:
             fix = (
                 "Change an argument other than engine, batch_size, max_memory and n_spot_checks,"
                 " which affect no number."
@@ -206,7 +221,7 @@ def _as_request(data: Any) -> Any:
     return DatasetSpec(str(data)) if isinstance(data, (str, os.PathLike)) else data
 
 
-def _repeated(values: Sequence[Any]) -> Any:
+def _find_duplicate(values: Sequence[Any]) -> Any:
     before: list[Any] = []
     for one in values:
         if one in before:

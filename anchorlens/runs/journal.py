@@ -43,6 +43,8 @@ from anchorlens.runs.validation import NOTES, PARTS, check_form
 _VERSION = 3
 # Key of the notes in the metadata of a shard's file.
 _NOTES = b"anchorlens"
+# Hash of the code among the hashes of a shard.
+_CODE = "code_sha256"
 _MISSING = object()
 _CURE = "Start over with restart=True."
 
@@ -259,7 +261,7 @@ class SweepJournal:
             return None
         shard = _parse_shard(data)
         origin = shard.notes.pop("origin")
-        refuse(differences({"shard": origin}, {"shard": self._origin}), self.folder.parent)
+        _refuse_shard(origin, self._origin, self.folder.parent)
         return shard
 
     def write(self, number: int, frame: pd.DataFrame, notes: Mapping[str, Any]) -> Shard:
@@ -327,11 +329,28 @@ def differences(was: Any, now: Any, name: str = "") -> list[str]:
 def refuse(changes: Sequence[str], folder: Path) -> None:
     """Raise RunError if there are differences to the run in ``folder``."""
     if changes:
-        more = f"; and {len(changes) - 6} more" if len(changes) > 6 else ""
         raise RunError(
-            f"{folder} holds another run. {'; '.join(changes[:6])}{more}. Give the arguments that"
-            " it was started with, choose another path, or discard it with restart=True."
+            f"{folder} holds another run. {list_changes(changes)} Give the arguments that it was"
+            " started with, choose another path, or discard it with restart=True."
         )
+
+
+def list_changes(changes: Sequence[str]) -> str:
+    """Return differences as one sentence, at most six of them."""
+    more = f"; and {len(changes) - 6} more" if len(changes) > 6 else ""
+    return f"{'; '.join(changes[:6])}{more}."
+
+
+def _refuse_shard(was: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Raise RunError if a stored shard was measured with other hashes than this process has."""
+    changes = differences({"shard": was}, {"shard": now})
+    if was.get(_CODE) != now.get(_CODE):
+        raise RunError(
+            f"{folder} was measured by another version of anchorlens's code."
+            f" {list_changes(changes)} Continue it with the version that it was started with,"
+            " choose another path, or discard it with restart=True."
+        )
+    refuse(changes, folder)
 
 
 def _parse_shard(data: bytes) -> Shard:

@@ -9,7 +9,7 @@ from anchorlens.display import join_words, warn
 from anchorlens.errors import RunError
 from anchorlens.runs.files import parts_of, remove_parts, shard_files, shards_in, write_whole
 from anchorlens.runs.final_write import restore_run
-from anchorlens.runs.journal import differences, read_json, refuse, shard_name
+from anchorlens.runs.journal import differences, list_changes, read_json, shard_name
 from anchorlens.runs.locks import lock_run
 from anchorlens.runs.storage_errors import name_storage_errors
 
@@ -112,7 +112,8 @@ def copy_parts(target: Path, others: Sequence[Path]) -> int:
 def _copy(home: Path, other: Path) -> int:
     record = _record(other)
     if (home / "run.json").is_file():
-        refuse(differences({"sweeps": _record(home)["sweeps"]}, {"sweeps": record["sweeps"]}), home)
+        was = {"sweeps": _record(home)["sweeps"]}
+        _refuse_others(differences(was, {"sweeps": record["sweeps"]}), home, other)
         _refuse_other_prompts(home, other)
     copies: list[tuple[Path, bytes]] = []
     for i in range(len(record["sweeps"])):
@@ -149,6 +150,16 @@ def _read(file: Path) -> bytes:
         ) from why
 
 
+def _refuse_others(changes: Sequence[str], home: Path, other: Path) -> None:
+    """Raise RunError if two folders hold parts of different runs."""
+    if changes:
+        raise RunError(
+            f"{other} holds parts of another run. Differences between {home} (before) and these"
+            f" parts (now): {list_changes(changes)} Merge only parts of one run, or choose another"
+            " path."
+        )
+
+
 def _refuse_other_prompts(home: Path, other: Path) -> None:
     """Raise RunError if the prompts of a sweep were rendered differently in both folders."""
     for file in sorted(home.glob("[0-9][0-9][0-9]/plan.json")):
@@ -178,7 +189,7 @@ def _new_notes(target: Path, source: Path) -> list[tuple[Path, bytes]]:
             continue
         changes = differences({file.stem: read_json(existing)}, {file.stem: read_json(file)})
         if file.stem in _DECIDES:
-            refuse(changes, target.parent)
+            _refuse_others(changes, target.parent, source.parent)
         elif changes and file.stem == "environment":
             warn(
                 f"{source} was measured in another environment: {'; '.join(changes)}."

@@ -130,6 +130,15 @@ def _name(protocol: str, sweep: Mapping[str, Any]) -> str:
     return f"{protocol}: {Path(model).name} on {sweep['data']['name']}"
 
 
+def _model_of(folder: Path, sweep: Mapping[str, Any]) -> str:
+    """Return the name of a sweep's model: that of its card once the sweep has begun, else that of
+    the request, which is the class of a live model.
+    """
+    card = folder / "model.json"
+    name = read_json(card).get("name") if card.is_file() else None
+    return name if isinstance(name, str) else sweep["model"]
+
+
 def _part(
     folder: Path,
     number: int,
@@ -137,7 +146,7 @@ def _part(
     logs: Sequence[Sequence[Mapping[str, Any]]],
     done: set[str],
 ) -> SweepStatus:
-    name = _name(sweep["protocol"], sweep)
+    name = _name(sweep["protocol"], {**sweep, "model": _model_of(folder, sweep)})
     plan = folder / "plan.json"
     shards = read_json(plan)["shards"] if plan.is_file() else None
     kept = len(shard_files(folder))

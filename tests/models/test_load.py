@@ -13,8 +13,10 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchorlens.errors import CheckpointError, UnsupportedModelError
 from anchorlens.models import devices, hub
 from anchorlens.models.card import model_card
-from anchorlens.models.load import as_lens_model, load_model
+from anchorlens.models.load import adapt, as_lens_model, load_model
 from anchorlens.models.size import checkpoint_dtype
+from anchorlens.models.source import check_model
+from anchorlens.prompts.tokenize_pairs import tokenize_pairs
 from tests.models.hubs import COMMIT
 from tests.models.tiny import FAMILIES, FURTHER_FAMILIES, random_model
 from tests.tokenizers_small import small_tokenizer
@@ -204,6 +206,17 @@ def test_a_hooked_transformer_is_taken_as_it_is(tiny_model):
     card = model_card(loaded)
     assert as_lens_model(loaded) is loaded
     assert model_card(loaded) is card, "its card still says where it came from"
+
+
+def test_the_original_of_a_compiled_model_is_taken(tiny, unchecked):
+    model = load_model(str(tiny("llama")), device="cpu")
+    compiled = torch.compile(model, backend="eager")
+    assert load_model(compiled) is model
+    assert check_model(compiled) == "live"
+    assert adapt(compiled).model is model
+    assert model_card(compiled).name == model_card(model).name
+    pairs = [{"clean": "A B", "corrupted": "A C", "answer": "B", "wrong": "C"}]
+    assert tokenize_pairs(compiled, pairs).equals(tokenize_pairs(model, pairs))
 
 
 # --- device and dtype

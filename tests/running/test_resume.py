@@ -19,6 +19,7 @@ from anchorlens.running import runner as driver
 from anchorlens.runs.files import parts_of, process_tag, shards_in
 from anchorlens.runs.merging import refuse_missing
 from tests.questions.make import capitals, data_of
+from tests.raised import raises
 from tests.running.kills import hashes, interrupt
 from tests.running.test_executors import OPTIONS, stopped
 
@@ -137,7 +138,7 @@ def test_a_shard_of_other_weights_is_refused(parts, tiny, tiny_model, tmp_path):
 def test_shards_of_other_code_are_refused(parts, tiny_model, tmp_path, monkeypatch):
     shutil.copytree(parts, tmp_path / "out.parts")
     elsewhere(monkeypatch, code_sha256="other")
-    with pytest.raises(RunError, match="code_sha256"):
+    with raises(RunError, word="Continue it with the version that it was started with"):
         swap(tiny_model("llama"), out=tmp_path / "out", resume=True)
     assert shards_in(tmp_path / "out.parts") == 2
 

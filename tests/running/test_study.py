@@ -1,12 +1,14 @@
 """A study: looked at before the work, and nothing that is finished is lost."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import anchorlens as al
+from anchorlens.models.load import load_model
 from anchorlens.running import executors, run_storage
 from anchorlens.running import study as module
 from anchorlens.running.run_study import Outcome
@@ -141,6 +143,16 @@ def test_invalid_values_of_a_study(given):
         al.Study(
             **{"models": "m", "data": ["nq-sample"], "specifications": small()} | given
         ).check()
+
+
+def test_two_models_of_one_name_are_refused_before_any_is_loaded(tiny, tmp_path):
+    """Also a folder and a live model that was loaded from a folder of its name."""
+    other = tmp_path / "llama"
+    shutil.copytree(tiny("gpt2"), other)
+    for second in (other, str(other), load_model(str(other), device="cpu")):
+        with raises(al.InputError, "models", word="'llama'"):
+            al.Study([str(tiny("llama")), second], "nq-sample", small()).check()
+    al.Study([tiny("llama"), tiny("gpt2")], "nq-sample", small()).check()
 
 
 def test_names_and_files_are_taken_as_they_are(tiny, tmp_path):

@@ -278,6 +278,18 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name_and_a_damaged_one_is_put_
     ) == ("stopped", 2, 2)
 
 
+def test_the_status_of_a_live_model_has_its_name(tmp_path):
+    """The request names the class of a live model, the card of a begun sweep its name."""
+    out = tmp_path / "out"
+    live = [{**SWEEPS[0], "model": "HookedTransformer"}] * 2
+    with whole(out, live) as journal:
+        measure(journal, 2).note_once("model", {"name": "llama"})
+    assert [one.name for one in status_of(out).sweeps] == [
+        "swap: llama on d",
+        "swap: HookedTransformer on d",
+    ]
+
+
 @pytest.mark.parametrize("damaged", ["run.json", "000/plan.json"])
 def test_the_status_of_damaged_parts_is_refused(tmp_path, damaged):
     out = tmp_path / "out"
