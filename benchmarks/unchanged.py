@@ -24,7 +24,7 @@ ANCHORS = {
     "answer_site": "pre_answer",
     "answer_site_all": "pre_answer_all",
 }  # old -> new
-KEYS = ["example_id", "anchor", "layer", "donor_id", "control"]
+KEYS = ["example_id", "anchor", "layer", "donor_id", "control", "draw"]
 # Name of a patch sweep -> its arguments; each on the first pairs of an embedded set.
 PATCHES: dict[str, dict[str, object]] = {
     "position": {},
@@ -148,10 +148,14 @@ def compare(ours: Path, theirs: Path) -> bool:
 
 def table(samples: "pd.DataFrame") -> "pd.DataFrame":
     """Return keys, pathway and ΔP of any schema since 030ce2e, with the current names."""
+    import pandas as pd
+
     samples = samples.rename(columns={"delta_p": "delta", "effect": "delta", "quantity": "metric"})
     if (samples["metric"] == "p").any():
         samples = samples[samples["metric"] == "p"]
     samples = samples.assign(pathway=samples.get("pathway"))  # left out where no row has one
+    # Older commits have one draw of each control.
+    samples = samples.assign(draw=samples.get("draw", pd.Series(0, samples.index)).fillna(0))
     named = ["example_id", "anchor", "donor_id", "control", "pathway"]
     samples = samples.assign(**{name: samples[name].fillna("") for name in named})
     return samples.replace({"anchor": ANCHORS, "control": {"matched": "size_matched"}})[

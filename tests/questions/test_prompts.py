@@ -1,5 +1,6 @@
 """Prompts by name, and shots that are not evaluated."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -142,7 +143,7 @@ def test_a_custom_prompt_is_accepted():
 
 
 def test_a_chat_template_that_repeats_the_question_is_refused():
-    tokenizer = small_tokenizer("byte", bos=False)
+    tokenizer = copy.deepcopy(TOKENIZER)
     content = "{{ messages[0]['content'] }}"
     tokenizer.chat_template = f"{content} Again: {content} A:"
     with raises(InputError, "prompt", word="2 times"):
