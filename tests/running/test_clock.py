@@ -3,6 +3,7 @@ different prompts are different runs.
 """
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, replace
 
@@ -262,9 +263,6 @@ def test_the_study_in_a_report_repeats_the_prompts(models, at, tmp_path):
     assert provenance_by_section(first)["run"] == {"run_id": first.run_id, "clock": EVENING}
 
 
-HEADS = ["1"]
-
-
 @dataclass(frozen=True)
 class Headed:
     """A prompt of a user that reads what its code does not show."""
@@ -272,18 +270,19 @@ class Headed:
     name: str = "headed"
 
     def render(self, question, tokenizer):
-        return PromptText(f"{HEADS[-1]} Q: {question}\nA:", 5, " ")
+        return PromptText(f"{os.environ['HEAD_OF_A_TEST']} Q: {question}\nA:", 5, " ")
 
 
 @pytest.mark.slow
 def test_a_prompt_of_a_user_that_renders_other_texts_is_another_run(models, tmp_path, monkeypatch):
     model, _ = models(CHAT)
+    monkeypatch.setenv("HEAD_OF_A_TEST", "1")
     first, again = swap(model, prompt=Headed()), swap(model, prompt=Headed())
     patch = interrupt(2)
     with pytest.raises(KeyboardInterrupt):
         swap(model, prompt=Headed(), out=tmp_path / "out")
     patch.undo()
-    monkeypatch.setattr(f"{__name__}.HEADS", ["2"])
+    monkeypatch.setenv("HEAD_OF_A_TEST", "2")
     assert first.run_id == again.run_id != swap(model, prompt=Headed()).run_id
     with pytest.raises(RunError, match=r"plan\.prompts_sha256: .* before, .* now"):
         swap(model, prompt=Headed(), out=tmp_path / "out", resume=True)
