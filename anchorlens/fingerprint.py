@@ -15,6 +15,7 @@ import pickle  # noqa: TID251 - only its exception; nothing is written
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Set
+from operator import itemgetter
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -252,9 +253,20 @@ def _content(value: Any, reader: FunctionType, depth: int, inside: tuple[int, ..
         return _content(part, reader, depth - 1, (*inside, id(value)))
 
     if isinstance(value, Mapping):
-        return ["mapping", {str(key): inner(one) for key, one in value.items()}]
+        entries: list[tuple[str, Any]] = []
+        for key, one in value.items():
+            # Keys of other kinds are written with their addresses.
+            name = repr(key) if isinstance(key, _CONSTANTS) else _type_name(key)
+            entries.append((name, inner(one)))
+        return ["mapping", sorted(entries, key=itemgetter(0))]
     if isinstance(value, Set):
-        return ["set", {str(one) for one in value}]
+        return ["set", {one if isinstance(one, _CONSTANTS) else _type_name(one) for one in value}]
+    if isinstance(value, functools.partial):
+        return ["partial", *map(inner, (value.func, value.args, value.keywords))]
+    if isinstance(value, MethodType):
+        return ["method", inner(value.__func__), inner(value.__self__)]
+    if isinstance(value, functools._lru_cache_wrapper):
+        return ["cached", inner(value.__wrapped__)]
     if isinstance(value, (list, tuple)):
         return [_type_name(value), *map(inner, value)]
     if isinstance(value, SimpleNamespace):

@@ -294,6 +294,10 @@ DIFFERENT = {name: lambda pair=pair: map(defined, pair) for name, pair in TEXTS.
             numpy.arange(3),
             linear(0),
             linear(1),
+            functools.partial(defined(HELPED.format("+"), K=1), 1),
+            functools.partial(defined(HELPED.format("+"), K=1), 2),
+            functools.lru_cache(defined(HELPED.format("+"), K=1)),
+            functools.lru_cache(defined(HELPED.format("+"), K=2)),
         )
     ),
     "globals of the user's own classes": lambda: (
@@ -332,9 +336,13 @@ def test_what_does_not_count():
     assert fingerprint(defined(HELPED.format("+"), K=1, unread=5)) == fingerprint(
         defined(HELPED.format("+"), K=1)
     )
-    assert fingerprint(defined(HELPED.format("+"), K=sys)) == fingerprint(
-        defined(HELPED.format("+"), K=sys)
+    assert fingerprint(defined(HELPED.format("+"), K={"a": 1, "b": 2})) == fingerprint(
+        defined(HELPED.format("+"), K={"b": 2, "a": 1})
     )
+    for make in (lambda: {Opaque()}, lambda: {Opaque(): 1}, lambda: [Opaque()]):  # addresses
+        assert fingerprint(defined(HELPED.format("+"), K=make())) == fingerprint(
+            defined(HELPED.format("+"), K=make())
+        )
 
 
 def test_what_the_function_itself_counts_does_not_count():
