@@ -41,8 +41,8 @@ from .protocols.patch.spec import Patch
 from .protocols.patch_tokens.spec import PatchTokens
 from .protocols.probe_sweep.pathway_result import PathwayResult
 from .protocols.swap.spec import Swap
-from .questions.datasets import QAData, known_datasets, load_qa
-from .questions.example import Example, Span
+from .questions.datasets import known_datasets, load_qa
+from .questions.example import Example, QAData, Span
 from .questions.prompts import PromptText
 from .report.explorer import explore
 from .report.page import save_report

@@ -2,17 +2,19 @@
 engine.
 
 Both are compared on a short row at the start of every sweep, because a live model may have changed
-since the last one.
+since the last one. On the same row the hooks of custom sites, which are functions of the user, and
+of models with compiled parts, whose hooks may never run, are checked in one more forward pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from anchorlens.display import warn
-from anchorlens.engine.check_sites import check_sites
 from anchorlens.engine.cone import ConeEngine, find_cone_obstacle
 from anchorlens.engine.cost import out_of_memory
 from anchorlens.engine.engine import Engine
@@ -20,7 +22,7 @@ from anchorlens.engine.patches import TokenBatch
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.engine.rounding_noise import N_DRAWS, round_anew
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.models.adapter import Adapter, Hook, SiteLike, site_name
 
 # Tolerance of log-probabilities on the trial row by dtype: RMS difference over the likelier half of
 # the vocabulary, relative to the spread there. Measured with SmolLM2: 6e-6, 0.01, 0.1 in float32,
@@ -32,6 +34,8 @@ _TRIAL_TOKENS = 16
 # Errors of a forward pass through mismatched or replaced modules; MemoryError and signals are not
 # caught.
 _FORWARD_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+# Site that every engine changes or reads, whatever the sites of the sweep are.
+_ALWAYS = "resid_pre"
 
 
 def choose_engine(
@@ -46,7 +50,7 @@ def choose_engine(
     Raises:
         InputError: If the model's forward pass fails, its logits do not follow from its last
             residual stream, or the hook of a custom site or of a compiled part does not run as
-            needed (:func:`~anchorlens.engine.check_sites.check_sites`).
+            needed (:func:`check_sites`).
     """
     ids = torch.tensor(list(trial)[:_TRIAL_TOKENS], device="cpu").to(adapter.device)
     try:
@@ -176,3 +180,103 @@ def _first_line(why: Exception) -> str:
 
 def _format_gap(gap: float) -> str:
     return f"{gap:.1e} of the spread of its log-probabilities"
+
+
+def check_sites(adapter: Adapter, ids: Int[Tensor, "pos"], sites: Sequence[SiteLike]) -> None:
+    """Check the hooks of custom sites, and of all sites if a part of the model is compiled, in one
+    forward pass.
+
+    Args:
+        adapter: The model.
+        ids: Token ids of the trial row.
+        sites: Sites that the sweep reads or changes.
+
+    Raises:
+        InputError: If a hook does not fire once, or that of a custom site carries no
+            [example pos d_model].
+    """
+    compiled = list(_find_compiled_parts(adapter.model))
+    checked = [site for site in sites if not isinstance(site, str)]
+    if compiled:
+        checked = [_ALWAYS, *sites]
+    if not checked:
+        return
+    shapes = _run_hooks(adapter, ids, checked)
+    for site in checked:
+        for layer in range(adapter.n_layers):
+            name = adapter.hook_name(site, layer)
+            around = _part_around(name, compiled)
+            _check_hook(adapter, site, name, shapes[name], len(ids), around)
+
+
+def _run_hooks(
+    adapter: Adapter, ids: Int[Tensor, "pos"], sites: Sequence[SiteLike]
+) -> dict[str, list[tuple[int, ...]]]:
+    """Return hook name -> shape of its activation at each time that it fires in one pass over a
+    row; () for a value that is no tensor.
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+
+    def note(value: Any, hook: Any, *, name: str) -> Any:  # noqa: ARG001
+        shapes[name].append(tuple(value.shape) if isinstance(value, Tensor) else ())
+        return value
+
+    hooks: list[Hook] = []
+    for site in sites:
+        for layer in range(adapter.n_layers):
+            name = adapter.hook_name(site, layer)
+            if name not in shapes:
+                shapes[name] = []
+                hooks.append((name, partial(note, name=name)))
+    adapter.forward(ids[None], torch.ones_like(ids)[None], hooks)
+    return shapes
+
+
+def _check_hook(
+    adapter: Adapter,
+    site: SiteLike,
+    name: str,
+    shapes: Sequence[tuple[int, ...]],
+    n_pos: int,
+    compiled: str | None,
+) -> None:
+    """Raise InputError if a hook did not fire once, or is that of a custom site and carried another
+    shape than [1 pos d_model].
+    """
+    if len(shapes) != 1 and compiled is not None:
+        raise InputError(
+            f"model: {compiled} is compiled, so the hook {name} fires {len(shapes)} times in a"
+            " forward pass instead of once. Pass the model with this part as it was before"
+            " torch.compile.",
+            argument="model",
+        )
+    if isinstance(site, str):
+        return
+    cure = "Return the name of a hook that does, such as f'blocks.{layer}.ln2.hook_normalized'."
+    if len(shapes) != 1:
+        raise InputError(
+            f"site={site_name(site)}: the hook {name} fires {len(shapes)} times in a forward pass"
+            f" through the blocks. The hook of a site must fire once. {cure}",
+            argument="site",
+        )
+    expected = (1, n_pos, adapter.d_model)
+    if shapes[0] != expected:
+        raise InputError(
+            f"site={site_name(site)}: the hook {name} carries the shape {list(shapes[0])} for a row"
+            f" of {n_pos} tokens. The hook of a site must carry [example pos d_model], here"
+            f" {list(expected)}. {cure} For heads use patch_sweep(site='z').",
+            argument="site",
+        )
+
+
+def _find_compiled_parts(model: nn.Module) -> Iterator[str]:
+    """Yield the names of modules that torch.compile replaced, or that were compiled in place."""
+    for name, module in model.named_modules():
+        in_place = getattr(module, "_compiled_call_impl", None) is not None
+        if name and (in_place or "_orig_mod" in module._modules):
+            yield name
+
+
+def _part_around(hook: str, parts: Sequence[str]) -> str | None:
+    """Return the compiled part that holds a hook; None if none does."""
+    return next((part for part in parts if hook.startswith(f"{part}.")), None)

@@ -15,8 +15,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anchorlens.engine.cone_layout import Cut, Layout, joint_attention
-from anchorlens.engine.index_tables import AttentionGroup, PatchIndex
+from anchorlens.engine.cone_layout import AttentionGroup, Cut, Layout, joint_attention
+from anchorlens.engine.patches import PatchIndex
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import half_on_cpu, on
 

@@ -25,8 +25,7 @@ from anchorlens.engine.cone_attention import (
 from anchorlens.engine.cone_layout import Layout, Prefix
 from anchorlens.engine.evidence import WrittenEvidence
 from anchorlens.engine.geometry import Lanes
-from anchorlens.engine.index_tables import PatchIndex
-from anchorlens.engine.patches import OnProgress, no_progress, turn
+from anchorlens.engine.patches import OnProgress, PatchIndex, no_progress, turn
 from anchorlens.models.adapter import Adapter
 from anchorlens.models.blocks import Block
 from anchorlens.models.devices import on

@@ -6,7 +6,7 @@ remaining tokens.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,11 +19,15 @@ from anchorlens.engine.cone_layout import (
     Cut,
     Layout,
     ReadIndex,
-    make_cell_group,
 )
 from anchorlens.engine.geometry import Change, Ids, PassGeometry, RowGeometry
-from anchorlens.engine.index_tables import PatchIndex
-from anchorlens.engine.patches import AnchorSwap, KnockoutBatch, SwapBatch, token_rows
+from anchorlens.engine.patches import (
+    AnchorSwap,
+    KnockoutBatch,
+    PatchIndex,
+    SwapBatch,
+    token_rows,
+)
 from anchorlens.models.adapter import SiteLike
 
 
@@ -175,7 +179,7 @@ class SwapPlan:
 
 
 class _PatchLists:
-    """Entries of a :class:`~anchorlens.engine.index_tables.PatchIndex`, in the order of patches."""
+    """Entries of a :class:`~anchorlens.engine.patches.PatchIndex`, in the order of patches."""
 
     def __init__(self, clean: CleanRows, geometry: PassGeometry) -> None:
         self.clean = clean
@@ -247,6 +251,64 @@ def _list_patches(swap: AnchorSwap) -> list[_Patch]:
     if swap.source is not None:
         source = swap.source.positions[swap.source.mask].tolist()
     return [_Patch(*each) for each in zip(row.tolist(), target, source, slot.tolist(), strict=True)]
+
+
+def make_cell_group(
+    clean: CleanRows,
+    clean_row: Sequence[int],
+    starts: dict[int, int],
+    ends: Sequence[int],
+    reads: Sequence[tuple[int, int]],
+    *,
+    first: int,
+    donor_rows: Mapping[int, int] | None = None,
+) -> CellGroup:
+    """Build the tokens that one anchor or control computes in each lane.
+
+    Args:
+        clean: Clean rows of the pass.
+        clean_row: Clean row of each row.
+        starts: Changed row -> first position that is computed.
+        ends: One past the last read position of each row.
+        reads: Row and position of each read.
+        first: Token of a lane at which they begin.
+        donor_rows: Row -> donor's clean row, if the keys before its cells are the donor's. If None,
+            all keys are the row's own.
+    """
+    rows = sorted(starts)
+    begin: list[int] = []
+    stop: list[int] = []
+    key_starts: list[int] = []
+    positions: list[int] = []
+    copied_from: list[int] = []
+    offset: dict[int, int] = {}
+    for i in rows:
+        begin.append(starts[i])
+        stop.append(ends[i])
+        donor = None if donor_rows is None else donor_rows.get(i)
+        key_starts.append(clean.starts[clean_row[i] if donor is None else donor])
+        offset[i] = len(copied_from)
+        first_token = clean.token(clean_row[i], starts[i])
+        positions += range(starts[i], ends[i])
+        copied_from += range(first_token, first_token + ends[i] - starts[i])
+    pairs: list[tuple[int, int]] = []
+    for read, (i, position) in enumerate(reads):
+        # A change has no effect on the tokens before it, so their reads are those of the clean row.
+        if i in starts and position >= starts[i]:
+            pairs.append((read, offset[i] + position - starts[i]))
+    return CellGroup(
+        first=first,
+        stop=first + len(copied_from),
+        copied_from=tuple(copied_from),
+        positions=tuple(positions),
+        reads=ReadIndex.make(pairs),
+        starts=tuple(begin),
+        ends=tuple(stop),
+        key_starts=tuple(key_starts),
+        rows=tuple(rows),
+        offsets=tuple(offset.values()),
+        queries=tuple(range(len(copied_from))),
+    )
 
 
 def _row_geometries(

@@ -1,8 +1,10 @@
 """Interventions on a forward pass: activation patches, turned activations and cut attention edges,
-in one layer or a window of layers, of right-padded rows of token ids.
+in one layer or a window of layers, of right-padded rows of token ids. Patches of one pass of the
+cone engine are index tensors (:class:`PatchIndex`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -14,6 +16,7 @@ from torch import Tensor
 from anchorlens.engine.readouts import Reader
 from anchorlens.errors import InputError
 from anchorlens.models.adapter import SiteLike
+from anchorlens.models.devices import on
 from anchorlens.typing import SlotStreams
 
 # Part of a direction orthogonal to the activation, below which it is parallel.
@@ -132,6 +135,100 @@ class SwapBatch:
     reader: Reader
     swaps: tuple[AnchorSwap, ...]
     donors: TokenBatch | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchIndex:
+    """Activations that are patched into lanes.
+
+    Attributes:
+        lane_token: Token of a lane that is replaced.
+        clean_token: Clean token whose stream replaces it; -1 for given streams.
+        streams: Given streams at every layer.
+        streams_at: Index into ``lane_token`` of each given stream.
+        directions: Directions towards which clean tokens are turned instead, at every layer.
+        turned: Clean token that is turned towards each direction.
+        turned_at: Index into ``lane_token`` of each direction.
+        heads: Head of z that is replaced by each given stream; None for other sites.
+        is_change: Whether given streams are added to the clean ones instead of replacing them.
+        tokens: Distinct tokens of a lane that are patched. Only in z a token may be patched several
+            times: in several heads.
+        entry: Index into ``tokens`` of each patch in z; for other sites equal to ``lane_token``.
+    """
+
+    lane_token: Int[Tensor, "token"]
+    clean_token: Int[Tensor, "token"]
+    streams: Float[Tensor, "layer given d_model"] | None
+    streams_at: Int[Tensor, "given"]
+    directions: Float[Tensor, "layer turned d_model"] | None
+    turned: Int[Tensor, "turned"]
+    turned_at: Int[Tensor, "turned"]
+    heads: Int[Tensor, "token"] | None = None
+    is_change: bool = False
+    tokens: Int[Tensor, "distinct"] = field(init=False)
+    entry: Int[Tensor, "token"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tokens = entry = self.lane_token
+        if self.heads is not None:
+            tokens, entry = self.lane_token.unique(return_inverse=True)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "entry", entry)
+
+    def to(self, device: torch.device) -> "PatchIndex":
+        """Return the same patches with their tensors on a device, where the clean token of given
+        streams is 0.
+        """
+        on_device = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                own = value.clamp(min=0) if name == "clean_token" else value
+                object.__setattr__(on_device, name, on(device, own))
+        return on_device
+
+    def written_heads(
+        self,
+        layer: int,
+        table: Float[Tensor, "lane token head d_head"],
+        clean: Tensor | None,
+    ) -> Float[Tensor, "lane patch d_head"]:
+        """Return the patched heads as they stand in a table, or their changes from ``clean``."""
+        at = (slice(None), self.entry, self.heads)
+        if clean is None:
+            return table[at]
+        assert self.streams is not None  # patches of z have them
+        given = self.streams[layer].to(table.dtype)
+        # A rounded sum is the change that was asked for.
+        return torch.where(table[at] == clean[at] + given, given, table[at] - clean[at])
+
+    def within(
+        self, new_lane: Int[Tensor, "cell_token"], new_clean: Int[Tensor, "clean_token"]
+    ) -> "PatchIndex":
+        """Return the patches of a table with fewer tokens; ``new_lane`` and ``new_clean`` have the
+        new index of each token, or -1.
+        """
+        kept = new_lane[self.lane_token] >= 0
+        order = kept.cumsum(0) - 1
+        given = kept[self.streams_at]
+        turned = kept[self.turned_at]
+        # Indices instead of masks, for whose number of entries the host would wait.
+        streams = self.streams
+        if streams is not None:
+            streams = streams[:, on(streams.device, given.nonzero()[:, 0])]
+        directions = self.directions
+        if directions is not None:
+            directions = directions[:, on(directions.device, turned.nonzero()[:, 0])]
+        return PatchIndex(
+            lane_token=new_lane[self.lane_token[kept]],
+            clean_token=torch.where(self.clean_token < 0, -1, new_clean[self.clean_token])[kept],
+            streams=streams,
+            streams_at=order[self.streams_at[given]],
+            directions=directions,
+            turned=new_clean[self.turned[turned]],
+            turned_at=order[self.turned_at[turned]],
+            heads=None if self.heads is None else self.heads[kept],
+            is_change=self.is_change,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,6 @@ from anchorlens.engine.geometry import Change, PassGeometry, RowGeometry
 from anchorlens.engine.hooked_passes import full_reader
 from anchorlens.engine.patches import common_prefix, window_layers
 from anchorlens.engine.readouts import Reader
-from anchorlens.garbage import pause_collection
 from anchorlens.measure.budget import MemoryBudget, SweepPlan, UnitGroup, halves
 from anchorlens.measure.patched_pairs import (
     Pair,
@@ -256,7 +255,6 @@ class PairGeometries:
         return replace(geometry.size(), vocab_rows=self.vocab_rows)
 
 
-@pause_collection()
 def plan_swaps(
     engine: Engine,
     pairs: Sequence[Pair[Any]],

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from anchorlens.errors import InputError
-from anchorlens.models.adapter import LensModel, is_bridge, is_hooked, stream_of, unwrap_model
+from anchorlens.models.adapter import (
+    Adapter,
+    LensModel,
+    hook_fingerprints,
+    is_bridge,
+    is_hooked,
+    stream_of,
+    unwrap_model,
+)
 from anchorlens.models.live_names import name_of_lens_model
 
 CARD = "anchorlens_card"
@@ -190,6 +198,15 @@ def model_card(model: LensModel) -> ModelCard:
     return replace(
         card, weights_sha256=weights, weights_processed=processed, parity=None, revision=None
     )
+
+
+def model_record(adapter: Adapter) -> dict[str, Any]:
+    """Return the record of a model for ``run.json``: its card, and the fingerprints of hooks that a
+    user attached.
+    """
+    record = model_card(adapter.model).to_dict()
+    hooks = hook_fingerprints(adapter)
+    return record | {"hooks": hooks} if hooks else record
 
 
 def weights_sha256(model: LensModel) -> str:

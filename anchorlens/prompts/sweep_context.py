@@ -12,8 +12,12 @@ from anchorlens.prompts.dataset import Dropped, PromptDataset
 class SweepContext:
     """Data, model and prompt of a sweep, as a protocol prepares its inputs from them.
 
-    ``prefix`` holds the tokens that all inputs begin with; ``token_text`` maps a token id to its
-    text.
+    Attributes:
+        prefix: Tokens that all inputs begin with.
+        token_text: Function from a token id to its text.
+        prompts_sha256: Hash of the rendered prompts; None if they follow from arguments, data and
+            tokenizer.
+        clock: Local time that the prompts were rendered with; None if they do not depend on it.
     """
 
     adapter: Adapter
@@ -25,16 +29,8 @@ class SweepContext:
     add_bos: bool
     prefix: tuple[int, ...]
     token_text: Callable[[int], str]
-
-    @property
-    def prompts_sha256(self) -> str | None:
-        """Hash of the rendered prompts; None if they follow from arguments, data and tokenizer."""
-        return None
-
-    @property
-    def clock(self) -> str | None:
-        """Local time that the prompts were rendered with; None if they do not depend on it."""
-        return None
+    prompts_sha256: str | None = None
+    clock: str | None = None
 
 
 @dataclass(frozen=True)

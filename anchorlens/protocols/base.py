@@ -9,6 +9,7 @@ memory, shards, spot checks, record, files and command line are shared by all pr
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,17 +20,27 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from anchorlens.constants import POINTS
 from anchorlens.engine.engine import Engine
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.measure.budget import OomSplitter, SweepPlan, Unit
 from anchorlens.measure.patch_plan import SHARD_FLOPS
 from anchorlens.models.adapter import Adapter, SiteLike
+from anchorlens.models.card import model_record
 from anchorlens.prompts.dataset import Dropped
 from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.protocols.specification import Specification
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.results.analysis import Analysis
-from anchorlens.runs.schema import InputTable
+from anchorlens.results.sweep import SweepResult
+from anchorlens.runs.provenance import run_id_of
+from anchorlens.runs.schema import (
+    SAMPLE_COLUMNS,
+    SLOT_TYPES,
+    InputTable,
+    examples_frame,
+    settings_of,
+)
 
 # Largest number of shards of a sweep.
 _MOST_SHARDS = 1000
@@ -196,6 +207,94 @@ class Measurement(ABC, Generic[SpecT, InputsT, ContextT]):
         ``rows``: ids of the rows that may be measured for it.
         """
         return {}
+
+    def make_result(
+        self,
+        *,
+        context: ContextT,
+        inputs: InputsT,
+        spec: SpecT,
+        own_code: Mapping[str, str],
+        samples: pd.DataFrame,
+        details: Mapping[str, Any],
+    ) -> SweepResult:
+        """Make the result of a sweep from its samples: the record of ``run.json`` and the tables.
+
+        Args:
+            context: Model and data set.
+            inputs: Inputs of the measurement.
+            spec: Specification with all arguments resolved.
+            own_code: Argument -> fingerprint of a user function.
+            samples: Measured rows of all shards.
+            details: Entries of ``run.json`` on the measurement: environment, plan, checks and
+                noise.
+        """
+        parts = inputs.record(spec)
+        config = _config_of(self.name, context, spec, parts.pop("config", {}))
+        if own_code:
+            config["own_code"] = dict(own_code)
+        card = model_record(context.adapter)
+        data = context.data.record()
+        run_id = run_id_of(config, card, data)
+        reasons = Counter(row.reason for row in inputs.dropped)
+        counts = parts.pop("counts", {}) | {"dropped": dict(reasons.most_common())}
+        record = {
+            "config": config,
+            "model": card,
+            "data": data,
+            **details,
+            "counts": counts,
+            **parts,
+        }
+        if context.clock is not None:
+            record["clock"] = context.clock
+        same: dict[str, Any] = {
+            "run_id": run_id,
+            "model": context.model_name,
+            "dataset": context.data.name,
+            "protocol": self.name,
+            "seed": spec.seed,
+            **settings_of(config),
+            **spec.constant_columns(),
+        }
+        if "unit" not in samples:
+            same["unit"] = POINTS
+        whole = samples.assign(**same).reindex(columns=list(SAMPLE_COLUMNS)).astype(SLOT_TYPES)
+        examples = examples_frame(
+            run_id,
+            context.data.name,
+            context.prompt,
+            inputs.table(),
+            inputs.dropped,
+            context.token_text,
+        )
+        result = self.analysis.result.make(self.analysis, whole, examples, record, run_id)
+        return result.with_probes(inputs.all_probes)
+
+
+def _config_of(
+    name: str,
+    context: SweepContext,
+    spec: Specification,
+    of_inputs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the entry ``config`` of ``run.json``: the arguments, as the sweep resolved them.
+
+    ``of_inputs``: arguments that the inputs resolve.
+    """
+    resolved = {
+        "layers": list(spec.layers_of(context.adapter.n_layers)),
+        "prompt": context.prompt,
+        "add_bos": context.add_bos,
+    }
+    if context.prompts_sha256 is not None:
+        resolved["prompts_sha256"] = context.prompts_sha256
+    return {
+        "protocol": name,
+        **spec.identity(),
+        **resolved,
+        **of_inputs,
+    }
 
 
 @runtime_checkable

@@ -1,18 +1,15 @@
 """Load question sets with ``load_qa`` and find the segments of every question (METHOD 2)."""
 
-import html
 import os
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anchorlens.display import as_int, escape_hidden, list_counts, short_repr
+from anchorlens.display import as_int, short_repr
 from anchorlens.errors import DataError, InputError
 from anchorlens.fingerprint import callable_name, fingerprint
-from anchorlens.garbage import pause_collection
-from anchorlens.prompts.dataset import CountsDropped, Dropped, KnownDataset
+from anchorlens.prompts.dataset import Dropped, KnownDataset
 from anchorlens.prompts.pair_samples import PAIR_SAMPLES
 from anchorlens.prompts.read_rows import RawData
 from anchorlens.prompts.whole_numbers import drop_zero_decimals
@@ -29,7 +26,7 @@ from anchorlens.questions.columns import (
     warn_of_two_answers,
 )
 from anchorlens.questions.data_source import Origin, QASource, find_origin
-from anchorlens.questions.example import Example
+from anchorlens.questions.example import Example, QAData
 from anchorlens.questions.layouts import unfold_rows
 from anchorlens.questions.make_examples import (
     canonical,
@@ -42,142 +39,14 @@ from anchorlens.questions.make_examples import (
 )
 from anchorlens.questions.schemas import Record, Row, read_row
 from anchorlens.questions.sources import KNOWN
-from anchorlens.questions.spans.accuracy import describe_accuracy, find_form
+from anchorlens.questions.spans.accuracy import find_form
 from anchorlens.questions.spans.span_finder import (
     SpansLike,
     span_finder,
 )
 
 if TYPE_CHECKING:
-    import pandas
-
-
-@dataclass(frozen=True, kw_only=True)
-class QAData(CountsDropped):
-    """Question set with the segments of every question, returned by :func:`load_qa`.
-
-    Examples:
-        >>> import anchorlens as al
-        >>> data = al.load_qa("popqa-sample", limit=20)
-        >>> len(data), len(data.pool), data.dropped_counts
-        (20, 220, {})
-
-    Attributes:
-        name: Name of the set, such as ``popqa`` or ``popqa-sample``.
-        examples: Drawn rows with both segments, in file order.
-        pool: Usable rows of the whole file, from which donors are drawn; contains ``examples``.
-        dropped: Drawn rows without a question, answer or segment, with reasons;
-            :meth:`dropped_frame` returns a table.
-        pool_dropped: Reason -> number of dropped rows of the whole file.
-        source: ``hub:akariasai/PopQA[test]``, ``file:popqa.jsonl``, ``sample:popqa``, ``frame``,
-            ``dataset`` or ``list``.
-        sha256: Hash of the rows in canonical JSON, after ``columns=`` and ``answers_sep=``.
-        limit: Number of rows drawn. If None, all.
-        seed: Random seed of the draw.
-        form: Form of the questions (``popqa``, ``triviaqa``, ``hotpotqa``, ``nq``), which
-            determines the expected accuracy of spans.
-        spans: Value of ``load_qa(spans=)``; for a function its name and fingerprint.
-        reading: Values of ``columns=`` and ``answers_sep=`` that differ from their defaults, and
-            what was recognised: ``delimiter``, ``encoding``, and ``stream`` (the rows read).
-    """
-
-    name: str
-    examples: tuple[Example, ...]
-    pool: tuple[Example, ...]
-    dropped: tuple[Dropped, ...]
-    pool_dropped: dict[str, int]
-    source: str
-    sha256: str
-    limit: int | None
-    seed: int
-    form: str = "triviaqa"
-    spans: str = "auto"
-    reading: Mapping[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @property
-    def question_share(self) -> float:
-        """Mean share of the question's characters in E_Q over ``examples``, in [0, 1]; NaN without
-        examples.
-        """
-        if not self.examples:
-            return float("nan")
-        shares: list[float] = []
-        for example in self.examples:
-            question = example.question
-            covered = len(example.subject.of(question)) + len(example.property.of(question))
-            shares.append(covered / len(question))
-        return sum(shares) / len(shares)
-
-    def _facts(self) -> dict[str, str]:
-        reasons = list_counts(self.dropped_counts)
-        sources = Counter(example.span_source for example in self.examples)
-        expectation = describe_accuracy(self.form, sources)
-        return {
-            "examples": f"{len(self.examples):,}",
-            "dropped": f"{len(self.dropped):,}" + (f" ({reasons})" if reasons else ""),
-            "pool": f"{len(self.pool):,}",
-            "spans": list_counts(dict(sorted(sources.items()))) or "none",
-            **({"expected accuracy": expectation} if expectation else {}),
-            "subject and property, share of question": f"{self.question_share:.2f}",
-            "limit": str(self.limit),
-            "seed": str(self.seed),
-            "source": self.source,
-            "sha256": self.sha256[:12],
-        }
-
-    def __repr__(self) -> str:
-        facts = " | ".join(f"{key} {value}" for key, value in self._facts().items())
-        return escape_hidden(f"QAData({self.name!r}: {facts})")
-
-    def _repr_html_(self) -> str:
-        rows = ""
-        for key, value in self._facts().items():
-            rows += f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>"
-        return f"<table><caption>QAData: {html.escape(self.name)}</caption>{rows}</table>"
-
-    def record(self) -> dict[str, object]:
-        """Return name, source, content hash and sizes for ``run.json``."""
-        return {
-            "name": self.name,
-            "source": self.source,
-            "sha256": self.sha256,
-            "limit": self.limit,
-            "seed": self.seed,
-            "spans": self.spans,
-            "examples": len(self.examples),
-            "pool": len(self.pool),
-            "pool_dropped": dict(self.pool_dropped),
-            **({"reading": dict(self.reading)} if self.reading else {}),
-        }
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row per example.
-
-        Returns:
-            ``example_id question_id dataset question answers relation cluster answer_type subject
-            property``, first and last (exclusive) character of the segments (``subject_start`` and
-            so on), ``span_source`` and ``popularity``; answers are a list.
-        """
-        import pandas
-
-        columns = (
-            "example_id question subject property answers relation cluster answer_type span_source"
-            " popularity subject_start subject_end property_start property_end question_id dataset"
-        )
-        rows: list[dict[str, Any]] = []
-        for example in self.examples:
-            row = {**vars(example), "answers": list(example.answers)}
-            for name, span in (("subject", example.subject), ("property", example.property)):
-                row |= {
-                    name: span.of(example.question),
-                    f"{name}_start": span.start,
-                    f"{name}_end": span.end,
-                }
-            rows.append(row)
-        return pandas.DataFrame(rows, columns=columns.split())
+    pass
 
 
 def known_datasets() -> tuple[KnownDataset, ...]:
@@ -229,7 +98,6 @@ def _draw(limit: object, seed: object) -> tuple[int | None, int]:
     return n, seed_number
 
 
-@pause_collection()
 def load_qa(
     name: QASource | None = None,
     path: str | os.PathLike[str] | None = None,

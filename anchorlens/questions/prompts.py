@@ -180,6 +180,9 @@ class TemplatePrompt:
         return PromptText(f"{self.before}{question}{self.after}", len(self.before), self.separator)
 
 
+_OWN_PROMPTS = (QAPrompt, FewShotPrompt, ChatPrompt, TemplatePrompt)
+
+
 TRUTH_QUESTION = "Is this answer correct? Answer yes or no."
 
 
@@ -207,6 +210,8 @@ _FEWSHOT = re.compile(r"fewshot(?:\(\s*(?:k\s*=\s*)?(\d+)\s*(?:,\s*(?:seed\s*=\s
 
 def check_prompt(prompt: Any) -> Prompt:
     """Return an object that has the interface of a prompt; raise InputError otherwise."""
+    if type(prompt) in _OWN_PROMPTS:  # subclasses may have another render
+        return prompt
     name = getattr(prompt, "name", None)
     render = getattr(prompt, "render", None)
     if (
@@ -225,7 +230,11 @@ def check_prompt(prompt: Any) -> Prompt:
 
 
 def render_prompt(prompt: Prompt, question: str, tokenizer: PreTrainedTokenizerBase) -> PromptText:
-    """Return the text of a prompt and check the position of the question in it."""
+    """Return the text of a prompt; check that of a custom one and the position of the question in
+    it.
+    """
+    if type(prompt) in _OWN_PROMPTS:  # subclasses may have another render
+        return prompt.render(question, tokenizer)
     text: Any = call_user_function("prompt", prompt.render, question=question, tokenizer=tokenizer)
     name = shorten(prompt.name)
     start = as_int(text.question_start) if isinstance(text, PromptText) else None
@@ -251,9 +260,9 @@ def reads_more_than_arguments(prompt: Prompt) -> bool:
     """Return whether rendered prompts depend on the clock or on code of the user, beside arguments,
     data and tokenizer.
     """
-    if isinstance(prompt, ChatPrompt):
+    if type(prompt) is ChatPrompt:
         return prompt.clock.is_read
-    return not isinstance(prompt, (QAPrompt, FewShotPrompt, TemplatePrompt))
+    return type(prompt) not in _OWN_PROMPTS
 
 
 def make_prompt(

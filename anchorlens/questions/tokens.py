@@ -1,29 +1,49 @@
 """Token rows: a prompt with a teacher-forced answer, tokenized once, with the positions of every
-anchor (METHOD 2); and the logits that are read for the probability of the answer.
+anchor (METHOD 2); the logits that are read for the probability of the answer; and the set-up of a
+sweep over questions.
 
 Positions are in *pairing order* (subject, then property): slot i of a base and slot i of a donor
 are the same role and offset. A question that cannot be tokenized is dropped with a reason.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import override
 
+from anchorlens.display import short_repr
+from anchorlens.engine.patches import common_prefix
 from anchorlens.engine.readouts import ReadPlan
 from anchorlens.errors import InputError, SpanError
-from anchorlens.models.card import resolve_add_bos, with_bos
-from anchorlens.prompts.dataset import Dropped, RowDropped
+from anchorlens.models.adapter import Adapter
+from anchorlens.models.card import name_of, resolve_add_bos, with_bos
+from anchorlens.prompts.dataset import Dropped, PromptDataset, RowDropped
+from anchorlens.prompts.sweep_context import DataSource, SweepContext
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
-from anchorlens.questions.example import Example, Span, normalise
-from anchorlens.questions.prompts import Prompt, check_prompt, render_prompt, truth_question
+from anchorlens.questions.datasets import load_qa
+from anchorlens.questions.example import Example, QAData, Span, normalise
+from anchorlens.questions.prompts import (
+    ChatPrompt,
+    FewShotPrompt,
+    Prompt,
+    check_prompt,
+    make_prompt,
+    reads_more_than_arguments,
+    render_prompt,
+    truth_question,
+)
 from anchorlens.questions.spans.lexicon import STOP
 
 _WORD = re.compile(r"\w+")
+# Number of prompts from which the common prefix is computed.
+_PREFIX_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -372,3 +392,92 @@ def make_rows(
         except RowDropped as error:
             dropped.append(example.drop(error.reason, error.detail))
     return Rows(tuple(rows), tuple(dropped))
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionContext(SweepContext):
+    """Context of a sweep over questions: rows to evaluate, pool of donors and tokenizer."""
+
+    examples: tuple[Example, ...]
+    pool: tuple[Example, ...]
+    tokenizer: RowTokenizer
+
+
+def _hash_prompts(tokenizer: RowTokenizer, examples: Sequence[Example]) -> str | None:
+    """Return the hash of the rendered prompts; None if they follow from arguments, data and
+    tokenizer.
+    """
+    prompt = tokenizer.prompt
+    hf = tokenizer.tokenizer
+    after = [truth_question(prompt, hf)] if tokenizer.ask else []  # it may read the clock, too
+    if not reads_more_than_arguments(prompt):
+        return None
+    texts = [render_prompt(prompt, example.question, hf).text for example in examples] + after
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def _clock_of(prompt: Prompt) -> str | None:
+    """Return the local time that a chat template has read; None if it reads none."""
+    if isinstance(prompt, ChatPrompt) and prompt.clock.is_read:
+        return prompt.clock.time.isoformat()
+    return None
+
+
+def set_up_questions(adapter: Adapter, data: QAData, spec: Any) -> QuestionContext:
+    """Return the context of a sweep: prompt and tokenizer, and the rows that do not serve
+    as shots.
+    """
+    hf = adapter.tokenizer
+    if hf is None:
+        raise InputError(
+            "model: has no tokenizer. Set model.tokenizer, or load it with anchorlens.load_model.",
+            argument="model",
+        )
+    prompt = make_prompt(spec.prompt, data.examples, data.pool, spec.seed)
+    tokenizer = RowTokenizer(
+        hf,
+        prompt,
+        add_bos=spec.add_bos,
+        max_length=adapter.shape.n_ctx,
+        ask=spec.has_truth_question,
+    )
+    shots = prompt.shot_ids if isinstance(prompt, FewShotPrompt) else frozenset()
+    examples: list[Example] = []
+    used: list[Dropped] = []
+    for example in data.examples:
+        if example.question_id in shots:
+            used.append(example.drop("used_as_shot"))
+        else:
+            examples.append(example)
+    pool = tuple(example for example in data.pool if example.question_id not in shots)
+    prompts = [tokenizer.prompt_ids(example.question) for example in examples[:_PREFIX_ROWS]]
+    prefix = prompts[0][: common_prefix(prompts, len(prompts[0]))] if len(prompts) > 1 else ()
+    return QuestionContext(
+        adapter=adapter,
+        model_name=name_of(adapter.model),
+        data=data,
+        dropped=(*data.dropped, *used),
+        progress=spec.progress,
+        prompt=prompt.name,
+        add_bos=tokenizer.add_bos,
+        prefix=prefix,
+        token_text=tokenizer.token_text,
+        prompts_sha256=_hash_prompts(tokenizer, examples),
+        clock=_clock_of(prompt),
+        examples=tuple(examples),
+        pool=pool,
+        tokenizer=tokenizer,
+    )
+
+
+def _load(data: Any, seed: int) -> QAData:
+    if isinstance(data, PromptDataset) and not isinstance(data, QAData):
+        raise InputError(
+            f"data={short_repr(data)}: this protocol needs questions. Use load_qa, or patch_sweep.",
+            argument="data",
+        )
+    return data if isinstance(data, QAData) else load_qa(data, seed=seed)
+
+
+QUESTIONS = DataSource(_load, set_up_questions, make_token_text)
+"""Question sets loaded by :func:`anchorlens.load_qa`."""

@@ -28,7 +28,6 @@ from anchorlens.results.sweep import SweepResult
 from anchorlens.running.recompute import compare_values
 from anchorlens.running.spot_checks import add_reference_values, measure_noise, tolerance
 from anchorlens.running.stored_rows import compare_cells, compare_rows, compare_tokens
-from anchorlens.runs.provenance import model_record
 from anchorlens.runs.schema import LOGITS, format_cell, leading_metric, without_nulls
 
 # Functions of the user that are needed even if all inputs are stored.
@@ -186,7 +185,7 @@ def _load(
     if hooks_then != hooks_now:
         text = f"hooks at {_list_hooks(hooks_then)} then, at {_list_hooks(hooks_now)} now"
         checks.append((f"hooks: {name}", "mismatch", text))
-    described = {key: value for key, value in model_record(card).items() if key in _DESCRIBED}
+    described = {key: value for key, value in card.to_dict().items() if key in _DESCRIBED}
     if problem := compare_values("model", record, described, subset=1):
         checks.append((f"model: {name}", "mismatch", problem))
     return adapter, checks

@@ -23,6 +23,7 @@ from anchorlens.engine.choose_engine import choose_engine
 from anchorlens.engine.engine import Engine
 from anchorlens.errors import EmptySweepError, InputError, RunError
 from anchorlens.measure.budget import MallocTrimmer, SweepPlan
+from anchorlens.models.card import model_record
 from anchorlens.models.devices import fix_free_memory, free_memory
 from anchorlens.models.load import adapt, as_lens_model, check_has_numbers
 from anchorlens.progress import Progress, progress, waiting
@@ -37,7 +38,6 @@ from anchorlens.protocols.base import (
 )
 from anchorlens.protocols.specification import Specification
 from anchorlens.results.sweep import SweepResult
-from anchorlens.running.make_result import make_result, record_of_model
 from anchorlens.running.spot_checks import SpotChecker
 from anchorlens.runs.journal import Shard, ShardNotes, SweepJournal, differences
 from anchorlens.runs.merging import EMPTY
@@ -275,7 +275,7 @@ class LocalRunner(Runner):
     @property
     @override
     def card(self) -> Mapping[str, object]:
-        return record_of_model(self._adapter)
+        return model_record(self._adapter)
 
     @override
     def plan(self, free: int) -> Planned:
@@ -387,8 +387,7 @@ class LocalRunner(Runner):
                 bar.enter("")
             sweep.heap.trim()
             where = environment(self._adapter.devices, self._command)
-            return make_result(
-                protocol=self._protocol,
+            return self._protocol.make_result(
                 context=sweep.context,
                 inputs=sweep.inputs,
                 spec=sweep.spec,

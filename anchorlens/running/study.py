@@ -12,9 +12,9 @@ from anchorlens.models.source import check_model, existing_path, name_in_results
 from anchorlens.prompts.dataset import PromptDataset
 from anchorlens.protocols.registry import PROTOCOLS, measurement_of, specification_of
 from anchorlens.protocols.specification import Specification, read_toml
-from anchorlens.questions.datasets import QAData
+from anchorlens.questions.example import QAData
 from anchorlens.questions.prompts import make_prompt
-from anchorlens.questions.qa_context import QUESTIONS
+from anchorlens.questions.tokens import QUESTIONS
 from anchorlens.running.dataset_spec import DatasetSpec
 from anchorlens.running.executors import Loading
 

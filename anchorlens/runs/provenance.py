@@ -7,7 +7,6 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +15,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-    import anchorlens.models.card
 
 PACKAGES = (
     "anchorlens",
@@ -84,15 +81,6 @@ def environment(devices: "Sequence[torch.device]", command: str) -> dict[str, ob
     cards = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
     if cards:
         record["gpu"] = ", ".join(dict.fromkeys(cards))
-    return record
-
-
-def model_record(card: "anchorlens.models.card.ModelCard") -> dict[str, object]:
-    """Return the record of a model for run.json."""
-    record: dict[str, object] = {}
-    for key, value in asdict(card).items():
-        is_plain = isinstance(value, (int, float, bool, type(None)))
-        record[key] = value if is_plain else str(value)
     return record
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from anchorlens.engine.check_sites import check_sites
-from anchorlens.engine.choose_engine import choose_engine
+from anchorlens.engine.choose_engine import check_sites, choose_engine
 from anchorlens.engine.hooked_passes import last_stream
 from anchorlens.engine.patches import TokenBatch
 from anchorlens.errors import HookError, InputError

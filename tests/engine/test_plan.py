@@ -7,10 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorlens.engine.cone import ConeEngine
-from anchorlens.engine.cone_layout import JOINT_ATTENTION
+from anchorlens.engine.cone_layout import JOINT_ATTENTION, AttentionGroup
 from anchorlens.engine.cost import GroupSize, PassSize, out_of_memory
 from anchorlens.engine.geometry import Lanes, cone_start
-from anchorlens.engine.index_tables import AttentionGroup
 from anchorlens.engine.patches import window_layers
 from anchorlens.engine.reference import ReferenceEngine
 from anchorlens.models.load import adapt

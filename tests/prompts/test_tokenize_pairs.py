@@ -13,7 +13,7 @@ from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.prompts.tokenize_pairs import PairTokenizer, set_up_pairs, tokenize_pairs
 from anchorlens.protocols.patch.spec import Patch
 from anchorlens.protocols.swap.spec import Swap
-from anchorlens.questions.qa_context import set_up_questions
+from anchorlens.questions.tokens import set_up_questions
 from tests.questions.make import capitals, refused
 from tests.tokenizers_small import small_tokenizer, without_bos
 

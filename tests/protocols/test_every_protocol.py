@@ -24,7 +24,7 @@ from anchorlens.protocols.registry import (
     specification_of,
 )
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.qa_context import set_up_questions
+from anchorlens.questions.tokens import set_up_questions
 from anchorlens.runs.schema import CELL
 from tests.engine.replace_swaps import replace_swaps, right_swaps
 from tests.protocols.sweeps import assert_close, measured, questions, run, spec_of, swept

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from anchorlens.questions.datasets import QAData, load_qa
-from anchorlens.questions.example import Example, Span, normalise, question_id
+from anchorlens.questions.datasets import load_qa
+from anchorlens.questions.example import Example, QAData, Span, normalise, question_id
 from anchorlens.questions.spans.lexicon import STOP
 
 CAPITALS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas
 
-from anchorlens.questions.datasets import QAData
+from anchorlens.questions.example import QAData
 
 # Rows as the hub holds them, with every field; questions are our own.
 HUB_ROWS = {

@@ -10,7 +10,7 @@ import anchorlens as al
 from anchorlens.errors import InputError
 from anchorlens.protocols.base import Measurement, Recheckable
 from anchorlens.protocols.registry import measurement_of
-from anchorlens.questions.qa_context import QUESTIONS
+from anchorlens.questions.tokens import QUESTIONS
 from anchorlens.results.findings import DESCRIPTION, Finding, Findings
 from tests.protocols.sweeps import run
 from tests.questions.make import capitals

@@ -24,8 +24,7 @@ from anchorlens.protocols.probe_sweep.probe_passes import Cells, ProbePass, dist
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.drops import no_rows_left
-from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import QuestionContext, TokenRow
 
 
 @dataclass(frozen=True)

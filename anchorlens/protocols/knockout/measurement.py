@@ -45,8 +45,7 @@ from anchorlens.protocols.probe_sweep.variants import (
     items_at,
 )
 from anchorlens.protocols.stored_inputs import StoredInputs
-from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import QuestionContext, TokenRow
 from anchorlens.statistics.delta import is_flipped
 from anchorlens.statistics.pathways import CROSS_FOLD, RANDOM, ProbeChange
 

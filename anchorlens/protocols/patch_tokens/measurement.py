@@ -37,8 +37,7 @@ from anchorlens.protocols.probe_sweep.probe_passes import (
 from anchorlens.protocols.probe_sweep.variants import ProbeSweepInputs, Variant, build_labelled_rows
 from anchorlens.protocols.stored_inputs import StoredInputs
 from anchorlens.questions.drops import MORE_QUESTIONS
-from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow, make_rows
+from anchorlens.questions.tokens import QuestionContext, TokenRow, make_rows
 from anchorlens.statistics.bands import auc_band
 from anchorlens.statistics.clusters import clusters_of_rows
 from anchorlens.statistics.pathways import RANDOM, SIZE_MATCHED

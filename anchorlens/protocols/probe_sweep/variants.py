@@ -17,8 +17,7 @@ from anchorlens.protocols.base import SweepInputs
 from anchorlens.protocols.probe_sweep.truth_arguments import TruthSpecification
 from anchorlens.questions.drops import no_rows_left
 from anchorlens.questions.example import Example
-from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import TokenRow
+from anchorlens.questions.tokens import QuestionContext, TokenRow
 from anchorlens.runs.schema import InputTable
 
 Array = npt.NDArray[np.float64]

@@ -18,7 +18,6 @@ from anchorlens.engine.cost import rows_per_batch
 from anchorlens.engine.hooked_passes import read_states
 from anchorlens.engine.patches import Slots, pad_rows
 from anchorlens.errors import EmptySweepError, InputError, RunError
-from anchorlens.garbage import pause_collection
 from anchorlens.measure.patched_pairs import Pair, Placement, check_stored_pairs
 from anchorlens.models.adapter import Adapter, SiteLike
 from anchorlens.probing.cross_fitting import CrossFittedProbes
@@ -55,8 +54,7 @@ from anchorlens.protocols.swap.spec import Swap
 from anchorlens.protocols.swap.statistic_donors import StreamStatistics, reference_rows
 from anchorlens.questions.donors import DirectionPicker, pair_positions
 from anchorlens.questions.drops import no_rows_left
-from anchorlens.questions.qa_context import QuestionContext
-from anchorlens.questions.tokens import Rows, TokenRow, make_rows
+from anchorlens.questions.tokens import QuestionContext, Rows, TokenRow, make_rows
 from anchorlens.runs.schema import InputTable
 
 
@@ -207,8 +205,7 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
         )
         pairs = tuple(maker.with_statistic(rows.rows, statistics))
     else:
-        with pause_collection():
-            pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
+        pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
     dropped += maker.dropped
     _check_pairs(pairs, dropped, spec, where)
     requested = spec.layers_of(context.adapter.n_layers)

@@ -23,7 +23,7 @@ from anchorlens.protocols.swap.analysis import ANALYSIS
 from anchorlens.protocols.swap.inputs import SwapInputs, prepare_swap, restore_swap
 from anchorlens.protocols.swap.pairing import QAPair, pre_answer_token_differs
 from anchorlens.protocols.swap.spec import Swap
-from anchorlens.questions.qa_context import QUESTIONS, QuestionContext
+from anchorlens.questions.tokens import QUESTIONS, QuestionContext
 from anchorlens.statistics.delta import delta_p
 
 

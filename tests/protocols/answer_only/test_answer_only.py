@@ -24,8 +24,7 @@ from anchorlens.protocols.answer_only.question_removal import (
 from anchorlens.protocols.probe_sweep.pathway_result import PathwayResult
 from anchorlens.questions.example import normalise
 from anchorlens.questions.prompts import ChatPrompt, PromptText, QAPrompt, TemplatePrompt
-from anchorlens.questions.qa_context import set_up_questions
-from anchorlens.questions.tokens import RowTokenizer
+from anchorlens.questions.tokens import RowTokenizer, set_up_questions
 from anchorlens.results.findings import DESCRIPTION, NOT_DETECTED, STANDS, TOO_FEW
 from anchorlens.running.sweeps import answer_only_sweep
 from tests.protocols.sweeps import OPTIONS, check_statements, inputs, own, questions, spec_of, swept
