@@ -451,6 +451,7 @@ def commands_of(model: str) -> list[list[str]]:
         [
             "figure",
             "done",
+            "--out=labelled.html",
             "--label=a",
             "--contrasts=none",
             "--style=paper",

@@ -84,7 +84,7 @@ def _numbers(
     "-o",
     default=None,
     metavar="FILE.json",
-    help="Circuit to write, as EAP-IG and the MIB benchmark read it.",
+    help="Circuit to write, as EAP-IG and the MIB benchmark read it; an existing file is replaced.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for scripts.")
 def circuit_command(

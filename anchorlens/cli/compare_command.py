@@ -44,7 +44,8 @@ from anchorlens.progress import waiting
     "-o",
     default=None,
     metavar="FILE",
-    help="Figure of the differences to write: .html, .png, .svg or .pdf.",
+    help="Figure of the differences to write: .html, .png, .svg or .pdf; an existing file is"
+    " replaced.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the table as one JSON object for scripts."

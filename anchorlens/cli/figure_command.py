@@ -1,6 +1,7 @@
 """``anchorlens figure`` and ``anchorlens report``: a figure or an HTML report from several runs."""
 
 import json
+import os
 from typing import Any
 
 import click
@@ -59,6 +60,16 @@ def _heatmap_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in allowed}
 
 
+def _check_default(out: str) -> None:
+    """Raise InputError if the default file exists; one that --out names is replaced."""
+    source = click.get_current_context().get_parameter_source("out")
+    if source == click.core.ParameterSource.DEFAULT and os.path.lexists(out):
+        raise InputError(
+            f"{out} exists in this folder, and only a file that --out names is replaced. Give"
+            f" --out {out} to replace it, or another name."
+        )
+
+
 @click.command("figure", epilog=EPILOG)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
@@ -67,7 +78,8 @@ def _heatmap_options(options: dict[str, Any]) -> dict[str, Any]:
     default="figure.html",
     show_default=True,
     metavar="FILE",
-    help="A .html, .png, .svg or .pdf file.",
+    help="File to write: .html, .png, .svg or .pdf; an existing file is replaced, but not if --out"
+    " is left out.",
 )
 @click.option(
     "--label",
@@ -141,6 +153,7 @@ def figure_command(
 
     check_kind(out)
     check_place(out)
+    _check_default(out)
     labels, anchors, scale = (options.pop(name) for name in ("labels", "anchors", "scale"))
     if labels and not len(set(labels)) == len(labels) == len(runs):
         raise InputError(
@@ -177,7 +190,7 @@ Examples:
 @click.command("report", epilog=_REPORT_EXAMPLES)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
-    "--out", required=True, metavar="FILE.html", help="File to write; an existing page is replaced."
+    "--out", required=True, metavar="FILE.html", help="File to write; an existing file is replaced."
 )
 @click.option(
     "--title", default=None, help="Heading of the report; models and data sets if left out."

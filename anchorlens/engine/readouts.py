@@ -244,26 +244,41 @@ class AnswerReader:
                 " Otherwise check its weights.",
                 argument="model",
             )
-        log_p = call_user_function("readout", self.readout, log_probs=table, mask=mask)
-        if not isinstance(log_p, Tensor):
-            raise InputError(
-                f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.",
-                argument="readout",
-            )
-        if log_p.shape != (plan.n_examples,):
-            raise ShapeError(
-                f"readout: returned shape {tuple(log_p.shape)}. Return an [example] tensor of"
-                f" length {plan.n_examples}.",
-                argument="readout",
-            )
-        worst = float(log_p.max())
-        if not worst <= _ROUNDING:  # NaN too
-            raise InputError(
-                f"readout: returned {worst:.3g}, but log-probabilities are at most 0. Return log P,"
-                " not P.",
-                argument="readout",
-            )
-        return log_p
+        # A copy, because the function may write into its arguments.
+        return call_readout(self.readout, table, mask.clone())
+
+
+def call_readout(
+    readout: Readout,
+    log_probs: Float[Tensor, "example answer_token"],
+    mask: Bool[Tensor, "example answer_token"],
+) -> Float[Tensor, "example"]:
+    """Return the log P of a readout function.
+
+    Raises:
+        InputError: If it raises, or returns no tensor or a number above 0.
+        ShapeError: If it returns another shape.
+    """
+    log_p = call_user_function("readout", readout, log_probs=log_probs, mask=mask)
+    if not isinstance(log_p, Tensor):
+        raise InputError(
+            f"readout: returned {short_repr(log_p)}. Return a tensor of log-probabilities.",
+            argument="readout",
+        )
+    if log_p.shape != (len(mask),):
+        raise ShapeError(
+            f"readout: returned shape {tuple(log_p.shape)}. Return an [example] tensor of"
+            f" length {len(mask)}.",
+            argument="readout",
+        )
+    worst = float(log_p.max())
+    if not worst <= _ROUNDING:  # NaN too
+        raise InputError(
+            f"readout: returned {worst:.3g}, but log-probabilities are at most 0. Return log P,"
+            " not P.",
+            argument="readout",
+        )
+    return log_p
 
 
 class _OneReadPerRow:

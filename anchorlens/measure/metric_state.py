@@ -1,4 +1,5 @@
-"""State that a metric keeps between calls.
+"""Whether the value of a metric depends on its argument alone, and state that it keeps between
+calls.
 
 TransformerLens calls a metric once per cell, in the order of the cells. A metric that counts its
 calls, or divides by the value of its first call, depends on that order. Whether a call changed
@@ -11,13 +12,71 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+
+from anchorlens.display import warn
+from anchorlens.errors import InputError
+from anchorlens.fingerprint import callable_name
 
 State: TypeAlias = list[tuple[object, object]]
 """Objects that a function can reach, each with what a change of it would alter."""
 
 # Objects that are looked at, and how deep containers and attributes are followed.
 _MOST, _DEPTH = 2000, 4
+
+# Relative and absolute difference of two values of a metric on the same logits that counts as none:
+# sums on a GPU may be added up in another order.
+_REPEATS = 1e-5
+
+
+def first_change(one: Tensor, other: Tensor) -> int | None:
+    """Return the index of the first two values of a metric that differ by more than rounding; None
+    if there are none.
+    """
+    differs = ~torch.isclose(one, other, rtol=_REPEATS, atol=_REPEATS)
+    return int(differs.flatten().int().argmax()) if bool(differs.any()) else None
+
+
+def check_repeats(
+    argument: str,
+    function: Callable[..., Any],
+    call: Callable[[], Tensor],
+    value: Tensor,
+    of: str = "logits",
+) -> None:
+    """Call a metric or readout function of the user again with the same numbers.
+
+    Warn if the second call, too, changed what the function can reach. A value that is computed once
+    and kept is no state.
+
+    Args:
+        argument: Argument that the function was given as.
+        function: The function.
+        call: Calls it with the same numbers and returns its values.
+        value: Values of its first call with these numbers.
+        of: Name of the numbers.
+
+    Raises:
+        InputError: If it gives another value.
+    """
+    name = f"{argument}={callable_name(function)}"
+    state = state_of(function)
+    again = call()
+    at = first_change(value, again)
+    if at is not None:
+        raise InputError(
+            f"{name}: gave {float(value.flatten()[at]):.6g} and {float(again.flatten()[at]):.6g}"
+            f" for the same {of}, which would count as an effect. Return a value that depends on"
+            f" the {of} alone, without random draws and counters.",
+            argument=argument,
+        )
+    if not is_same_state(state, state_of(function)):
+        warn(
+            f"{name}: changes something that it keeps between calls. If its value depends on that,"
+            " effects depend on the order of the cells, which is another for each engine and each"
+            f" job. Return a value that depends on the {of} alone."
+        )
 
 
 def state_of(*functions: Callable[..., Any]) -> State:

@@ -23,6 +23,8 @@ from anchorlens.prompts.invisible import find_visible
 # Integers beyond the range of a double are infinite, as 1e400 is.
 _MOST_BITS = 1024
 _DOUBLE_BYTES = 8
+# Digits that tell any two numbers of float32 apart.
+_MOST_DIGITS = 9
 # A text that begins so is a list or an object, not an answer such as "[sic] Lima".
 _LIST = re.compile(r"[\[{]\s*[\"'\[{]")
 
@@ -64,9 +66,9 @@ _FLAGS = re.compile(
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON types: arrays to lists, numpy numbers and decimals, missing values
-    (also NaN) to None. Numbers of less than 64 bits keep the digits of their own type: float32 0.1
-    is 0.1, not 0.10000000149011612.
+    """Convert a value to JSON types: arrays and tensors to lists, numpy numbers and decimals,
+    missing values (also NaN) to None. Numbers of less than 64 bits keep the digits of their own
+    type: float32 0.1 is 0.1, not 0.10000000149011612.
 
     Values without a JSON type (binary data, dates, sets) stay as they are, for :func:`cell_text` to
     refuse.
@@ -87,13 +89,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     # tolist() would turn dates of numpy and bytes of a memoryview into integers.
-    dtype = getattr(value, "dtype", None)
+    dtype: Any = getattr(value, "dtype", None)
     is_date = getattr(dtype, "kind", "") in {"m", "M"}
     if hasattr(value, "tolist") and not is_date and not isinstance(value, memoryview):
-        # numpy writes the shortest digits of a type; tolist() would give those of its double.
-        wide = value.astype(str).astype(float) if is_narrow(dtype) else value
-        return plain(wide.tolist())
+        # tolist() gives numbers the digits of their double.
+        if is_narrow(dtype):
+            value = value.astype(str).astype(float)  # numpy writes the shortest digits of a type
+        elif getattr(dtype, "is_floating_point", False) and dtype.itemsize < _DOUBLE_BYTES:
+            return plain(_with_own_digits(value.tolist(), value.detach().cpu()))
+        return plain(value.tolist())
     return value
+
+
+def _with_own_digits(number: Any, tensor: Any) -> Any:
+    """Return a number of a torch tensor, or a list of them, with the fewest digits that are the
+    same number in the type of the tensor.
+    """
+    if isinstance(number, list):
+        return [_with_own_digits(one, tensor) for one in number]
+    for n_digits in range(1, _MOST_DIGITS + 1):
+        short = float(f"{number:.{n_digits}g}")
+        if tensor.new_tensor(short).item() == number:
+            return short
+    return number
 
 
 def is_narrow(dtype: Any) -> bool:

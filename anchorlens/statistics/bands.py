@@ -16,7 +16,7 @@ then lies at the end of the scale (Gaffke's bound).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,21 @@ def band(
         both = [low, high, np.fmin(sim_low, low), np.fmax(sim_high, high)]
         ends[:, usable] = np.clip(both, -limit, limit)
     return _make_band(estimate, ends, effective_questions(estimate.effects[:, usable]))
+
+
+def within_share(made: Band) -> Band:
+    """Return a band of a share of rows in percent, such as a flip rate, without what lies outside
+    of [0, 100].
+
+    No share lies there, so the band covers as often as before.
+    """
+    return replace(
+        made,
+        low=np.clip(made.low, 0, RATE),
+        high=np.clip(made.high, 0, RATE),
+        sim_low=np.clip(made.sim_low, 0, RATE),
+        sim_high=np.clip(made.sim_high, 0, RATE),
+    )
 
 
 def effective_questions(effects: Array) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from anchorlens.statistics.bands import RATE, Band, auc_band, band
+from anchorlens.statistics.bands import RATE, Band, auc_band, band, within_share
 from anchorlens.statistics.resamples import Estimate, Resamples
 
 Array = npt.NDArray[np.float64]
@@ -52,6 +52,8 @@ _LIMITS = {"auc_drop": 1.0, "auc_beyond_text": 1.0} | dict.fromkeys(
     ),
     np.inf,
 )
+# Shares of rows; flip_rate is a difference of two.
+_SHARES = ("flip_rate_patched", "flip_rate_random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,8 @@ def quantity_frame(
             span=RATE if rate else 0.0,
             limit=_LIMITS.get(quantity, 100.0),
         )
+    if quantity in _SHARES:
+        made = within_share(made)
     return band_frame(layers, quantity, control, made)
 
 

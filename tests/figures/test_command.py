@@ -119,6 +119,18 @@ def test_the_caption_is_printed_on_request(tmp_path):
     ).read_text(encoding="utf8")
 
 
+def test_a_figure_without_a_name_replaces_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "figure.html"
+    assert called("matched").output == "figure  figure.html\n"
+    page.write_text("mine")
+    refused("matched", said="Give --out figure.html to replace it, or another name.")
+    assert called("matched").exception.exit_code == 2
+    assert page.read_text() == "mine"
+    assert called("matched", "--out", "figure.html").exit_code == 0
+    assert "plotly" in page.read_text(encoding="utf8")
+
+
 def test_help_says_what_the_words_mean():
     text = " ".join(called("--help").output.split())
     words = (

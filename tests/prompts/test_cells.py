@@ -12,8 +12,10 @@ import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 
 from anchorlens.errors import DataError, InputError
+from anchorlens.prompts.cells import plain
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.questions.datasets import load_qa
 from tests.fuzz_questions import COLUMNS, DIGITS, fuzz, nest
@@ -253,6 +255,15 @@ def test_a_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
         (numpy.float16(0.1), "0.1"),
         (numpy.float64(0.1), "0.1"),
         (numpy.array([0.1], numpy.float32), "0.1"),
+        (torch.tensor(0.1), "0.1"),
+        (torch.tensor(2.0), "2"),
+        (torch.tensor(0.1, requires_grad=True), "0.1"),
+        (torch.tensor([0.1]), "0.1"),
+        ([torch.tensor(0.1)], "0.1"),
+        (torch.tensor(0.1, dtype=torch.float16), "0.1"),
+        (torch.tensor(0.1, dtype=torch.bfloat16), "0.1"),
+        (torch.tensor(0.1, dtype=torch.float64), "0.1"),
+        (torch.tensor(5), "5"),
         (" 5 ", "5"),
         ("b'Who'", "b'Who'"),
         ("[sic] Rome", "[sic] Rome"),
@@ -262,6 +273,14 @@ def test_a_flipped_bit_of_a_parquet_file_is_an_error_or_a_reading(tmp_path):
 )
 def test_a_text_or_number_is_its_text(value, text):
     assert load_qa(cell(value, "answers")).examples[1].answers[0] == text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_tensor_has_the_digits_that_numpy_writes(dtype):
+    given = numpy.random.default_rng(0).standard_normal(300) * numpy.logspace(-4, 4, 300)
+    given = numpy.array([*given, 0.0, -0.0, 1e-7, 65504, 16777216, numpy.inf]).astype(dtype)
+    assert plain(torch.from_numpy(given)) == plain(given)
+    assert plain(torch.tensor(numpy.nan)) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from anchorlens.display import join_words, short_repr, warn
 from anchorlens.engine.edges.changed_inputs import EdgePrompts
-from anchorlens.engine.edges.graph import LOGITS, Edge, Graph, parse_node
+from anchorlens.engine.edges.graph import LOGITS, Edge, Graph
 from anchorlens.errors import EmptySweepError, InputError
 from anchorlens.measure.patched_pairs import Placement
 from anchorlens.models.adapter import Adapter
@@ -22,6 +22,9 @@ from anchorlens.protocols.stored_inputs import StoredInputs
 # Number of edges from which pairs may be too few for claims, and of groups that are enough.
 _MANY_EDGES = 100
 _ENOUGH_PAIRS = 40
+# Layers of the receivers of a quick look, and how to measure others.
+_QUICK = "the layers of quick=True, every fourth and the last"
+_CURE = "Give layers= with those to measure, or leave out quick=True."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,39 +129,52 @@ def choose_edges(adapter: Adapter, spec: Edges) -> tuple[Edge, ...]:
         receiver = edge.receiver
         if receiver.kind == LOGITS or receiver.layer in layers:
             kept.append(edge)
+    where = _QUICK if _is_thinned(spec) else f"layers {min(layers)} to {max(layers)}"
     if not kept and spec.edges is not None:
+        cure = _CURE if _is_thinned(spec) else "Leave out layers=, or choose others."
         raise EmptySweepError(
-            f"edges={short_repr(','.join(spec.edges))}: no receiver is in layers {min(layers)} to"
-            f" {max(layers)}. Leave out layers=, or choose others.",
+            f"edges={short_repr(','.join(spec.edges))}: no receiver is in {where}. {cure}",
             argument="edges",
         )
     if not kept:
+        cure = _CURE if _is_thinned(spec) else "Choose others."
         raise EmptySweepError(
             f"No edge from senders={','.join(spec.senders)} to receivers={','.join(spec.receivers)}"
-            f" in layers {min(layers)} to {max(layers)}: a sender lies in a lower layer than its"
-            " receiver. Choose others."
+            f" in {where}: a sender lies in a lower layer than its receiver. {cure}"
         )
     return tuple(sorted(kept, key=lambda edge: edge.receiver.layer))
 
 
+def _is_thinned(spec: Edges) -> bool:
+    """Return whether a quick look chooses the layers of the receivers."""
+    return spec.quick and spec.layers is None
+
+
 def _warn_of_unused_names(spec: Edges, inputs: EdgeInputs) -> None:
-    """Warn of single edges that were named and are left out, and of nodes that are at no edge."""
+    """Warn of single edges that were named and are left out, and of names and patterns whose nodes
+    are all at no edge.
+    """
     kept = inputs.edges
+    graph = inputs.graph
     unused: list[str] = []
     if spec.edges is not None:
-        unused = [name for name in spec.edges if inputs.graph.edge(name) not in kept]
+        unused = [name for name in spec.edges if graph.edge(name) not in kept]
+        reason = f"{_QUICK}. {_CURE}" if _is_thinned(spec) else "layers=."
         if unused:
-            warn(f"{join_words(unused)}: left out, because the receiver is not in layers=.")
+            warn(f"{join_words(unused)}: left out, because the receiver is not in {reason}")
         return
-    for names, used in (
-        (spec.senders, {edge.sender.name for edge in kept}),
-        (spec.receivers, {edge.receiver.name for edge in kept}),
+    for argument, names, used in (
+        ("senders", spec.senders, {edge.sender for edge in kept}),
+        ("receivers", spec.receivers, {edge.receiver for edge in kept}),
     ):
-        unused += [name for name in names if parse_node(name) is not None and name not in used]
+        unused += [one for one in names if used.isdisjoint(graph.choose([one], argument))]
     if unused:
+        left_out = "the layer is left out."
+        if _is_thinned(spec):
+            left_out = f"the receiver is not in {_QUICK}. {_CURE}"
         warn(
             f"{', '.join(unused)}: at no edge of this sweep, because no receiver lies above the"
-            " sender, or the layer is left out."
+            f" sender, or {left_out}"
         )
 
 

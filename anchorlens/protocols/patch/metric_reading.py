@@ -1,7 +1,7 @@
 """Metric of a patch sweep: which positions and tokens of a row it reads, and its reader."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anchorlens.constants import METRIC_UNITS, POINTS, UNITS
-from anchorlens.display import list_counts, short_repr, warn
+from anchorlens.display import list_counts, short_repr
 from anchorlens.engine.alternatives import AnyAnswerDiffReader, AnyAnswerReader, TokenSets
 from anchorlens.engine.function_reader import Call, FunctionReader, LogitMetric, Place
 from anchorlens.engine.logits import Logits, Reads, union_of_reads
@@ -30,15 +30,11 @@ from anchorlens.engine.readouts import (
 )
 from anchorlens.errors import InputError, ShapeError
 from anchorlens.fingerprint import call_user_function, callable_name
-from anchorlens.measure.metric_state import is_same_state, state_of
+from anchorlens.measure.metric_state import check_repeats
 from anchorlens.models.adapter import Adapter
 from anchorlens.prompts.tokenized_prompt import TokenizedPrompt
 from anchorlens.protocols.patch.placements import READS, PatchPair
 from anchorlens.protocols.patch.spec import AUTO
-
-# Relative and absolute difference of two values of a metric on the same logits that counts as none:
-# sums on a GPU may be added up in another order.
-_REPEATS = 1e-5
 
 Tokens = tuple[int, ...]
 PairRow = Mapping[str, Any]
@@ -172,7 +168,9 @@ def find_reads(
         rows = None if pair_row is None else [pair_row]
         call = partial(metric_values, metric, [row.id], rows, 0)
         value = observe(call, logits)
-        _check_repeats(metric, call, whole, value)
+        check_repeats(
+            "metric", metric, partial(observe, call, Logits.of(whole.float()[None])), value
+        )
         if not logits.reads:
             raise InputError(
                 f"metric={callable_name(metric)}: reads no logits (pair {row.id!r}), so no patch"
@@ -183,34 +181,6 @@ def find_reads(
             known = {position: whole[position].float().clone() for position in logits.reads}
         out = union_of_reads([out, logits.reads])
     return UnpatchedReads(out, known)
-
-
-def _check_repeats(
-    metric: LogitMetric,
-    call: Callable[[Tensor], Tensor],
-    whole: Float[Tensor, "pos d_vocab"],
-    value: Tensor,
-) -> None:
-    """Call a metric function again with the same logits, which gave ``value``.
-
-    Raise InputError if it gives another value; warn if the second call, too, changed what the
-    function can reach. A value that is computed once and kept is no state.
-    """
-    state = state_of(metric)
-    again = observe(call, Logits.of(whole.float()[None]))
-    if not torch.allclose(value, again, rtol=_REPEATS, atol=_REPEATS):
-        raise InputError(
-            f"metric={callable_name(metric)}: gave {float(value):.6g} and {float(again):.6g} for"
-            " the same logits, which would count as an effect. Return a value that depends on the"
-            " logits alone, without random draws and counters.",
-            argument="metric",
-        )
-    if not is_same_state(state, state_of(metric)):
-        warn(
-            f"metric={callable_name(metric)}: changes something that it keeps between calls. If its"
-            " value depends on that, effects depend on the order of the cells, which is another for"
-            " each engine and each job. Return a value that depends on the logits alone."
-        )
 
 
 @dataclass(frozen=True)

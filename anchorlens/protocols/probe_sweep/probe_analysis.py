@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 from typing_extensions import override
 
-from anchorlens.constants import P
+from anchorlens.constants import FLIP, P
 from anchorlens.display import drop_zero_signs
 from anchorlens.protocols.probe_sweep.pathway_result import Array, PathwayResult
 from anchorlens.results.clusters_text import cluster_note
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.sweep import Analysis
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, without_nulls
-from anchorlens.statistics.bands import band
+from anchorlens.statistics.bands import band, within_share
 from anchorlens.statistics.pathways import ALL, A, Q, quantity_frame
 from anchorlens.statistics.resamples import Estimate
 from anchorlens.statistics.sign_flips import sign_flip_p
@@ -205,6 +205,8 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
             signal = pd.Series(low > 0.5, dtype="boolean").mask(pd.Series(np.isnan(low)))
             for pathway, group in groups.items():
                 made = band(group, limit=100)
+                if metric == FLIP:
+                    made = within_share(made)
                 frame = pd.DataFrame(
                     {
                         "layer": result.layers,

@@ -24,7 +24,7 @@ import pandas as pd
 from anchorlens.constants import NULL_CONTROLS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
-from anchorlens.statistics.bands import RATE, Band, band
+from anchorlens.statistics.bands import RATE, band, within_share
 from anchorlens.statistics.clusters import Clusters, find_clusters
 from anchorlens.statistics.pathways import band_frame
 from anchorlens.statistics.resamples import Resamples
@@ -273,7 +273,7 @@ def _joint(
     n_effective[used] = joint.n_effective
     whole_band = replace(every, sim_low=low, sim_high=high, n_effective=n_effective)
     if rate:
-        whole_band = _as_share(whole_band)
+        whole_band = within_share(whole_band)
     p = _p_values(curves, layers, clusters, config["seed"])
     frames: list[pd.DataFrame] = []
     parts = whole_band.parts([len(layers)] * len(curves))
@@ -281,17 +281,6 @@ def _joint(
         frame = band_frame(layers, one.quantity, one.control, part)
         frames.append(frame.assign(anchor=one.anchor, p=p[number]))
     return pd.concat(frames, ignore_index=True)
-
-
-def _as_share(made: Band) -> Band:
-    """Clip the bands of a share to [0, 100] percent."""
-    return replace(
-        made,
-        low=np.clip(made.low, 0, 100),
-        high=np.clip(made.high, 0, 100),
-        sim_low=np.clip(made.sim_low, 0, 100),
-        sim_high=np.clip(made.sim_high, 0, 100),
-    )
 
 
 def _p_values(

@@ -44,6 +44,7 @@ from anchorlens.protocols.swap.pairing import (
     Reading,
     SameAnswerPicker,
     at_difference,
+    check_readout,
     direction_label,
     donor_picker,
     pre_answer_token_differs,
@@ -208,6 +209,8 @@ def prepare_swap(context: QuestionContext, spec: Swap) -> SwapInputs:
         pairs = tuple(maker.with_donors(rows.rows, donor_picker(spec, pool)))
     dropped += maker.dropped
     _check_pairs(pairs, dropped, spec, where)
+    targets = {pair.target.id: pair.target for pair in pairs}
+    check_readout(context.adapter, spec.readout, list(targets.values()))
     requested = spec.layers_of(context.adapter.n_layers)
 
     def is_reached(layer: int) -> bool:

@@ -9,11 +9,22 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from anchorlens.constants import NULL_CONTROLS, SITE_ORDER
 from anchorlens.engine.patches import window_layers
-from anchorlens.engine.readouts import AnswerReader, Reader, ReadoutLike, StateReader, make_readout
+from anchorlens.engine.readouts import (
+    AnswerReader,
+    Reader,
+    ReadoutLike,
+    StateReader,
+    call_readout,
+    make_readout,
+)
+from anchorlens.errors import InputError
+from anchorlens.fingerprint import callable_name
+from anchorlens.measure.metric_state import check_repeats, first_change
 from anchorlens.measure.patched_pairs import DirectionPrompt, Pair, Placement
 from anchorlens.models.adapter import Adapter
 from anchorlens.probing.cross_fitting import CrossFittedProbes
@@ -43,6 +54,8 @@ SAME_ANSWER = NULL_CONTROLS["same_answer"]
 SAME_ROLE = NULL_CONTROLS["same_role"]
 NORM_MATCHED = NULL_CONTROLS["norm_matched"]
 QAPair: TypeAlias = Pair[TokenRow]
+# Rows with which a readout function is tried.
+_TRIED = 8
 
 
 @dataclass(frozen=True)
@@ -198,6 +211,48 @@ class Reading:
         if spec.site == "resid_pre" and 0 in changed and (anchor == "pre_answer_all" or same):
             return True
         return anchor == "answer" and self.probe_layer in changed
+
+
+@torch.no_grad()
+def check_readout(adapter: Adapter, readout: ReadoutLike, rows: Sequence[TokenRow]) -> None:
+    """Call a readout function of the user with unpatched log-probabilities of a few rows.
+
+    Warn if it keeps something between calls.
+
+    Raises:
+        InputError: If the value of a row is another in a second call, or without the other rows.
+    """
+    if isinstance(readout, str):
+        return
+    some = rows[:_TRIED]
+    each: list[Tensor] = []
+    for row in some:
+        _, logits = adapter.whole(torch.tensor(row.ids, device="cpu").to(adapter.device))
+        before = logits[[position - 1 for position in row.positions["answer"]]]
+        log_probs = before.float().log_softmax(-1).cpu()
+        each.append(log_probs.gather(1, torch.tensor(row.answer_ids, device="cpu")[:, None])[:, 0])
+    table = pad_sequence(each, batch_first=True)
+    used = [torch.ones_like(own, dtype=torch.bool) for own in each]
+    mask = pad_sequence(used, batch_first=True)
+    if table.isnan().any():
+        return  # numbers that overflow are reported by the first batch
+
+    def together() -> Tensor:
+        return call_readout(readout, table.clone(), mask.clone())
+
+    value = together()
+    check_repeats("readout", readout, together, value, of="log-probabilities")
+    alone = torch.cat(
+        [call_readout(readout, own[None], one[None]) for own, one in zip(each, used, strict=True)]
+    )
+    at = first_change(value, alone)
+    if at is not None:
+        raise InputError(
+            f"readout={callable_name(readout)}: gave {float(value[at]):.6g} for a row"
+            f" ({some[at].id!r}) in a batch, and {float(alone[at]):.6g} for it alone. Return a"
+            " value of each row that does not depend on other rows.",
+            argument="readout",
+        )
 
 
 def direction_label(spec: Swap, base_id: str, donor_id: str, anchor: str, draw: int = 0) -> str:

@@ -1,6 +1,7 @@
 """`al.edge_sweep`: frames, matrix, control, files, verification and bad input."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -267,6 +268,25 @@ def test_single_edges_outside_of_the_layers_are_named(tiny_model):
     assert found.anchors == ("embed -> m0",)
     with raises(al.EmptySweepError, "edges", word="edges='embed -> m2'"):
         sweep(tiny_model("llama"), edges="embed -> m2", layers=[0])
+
+
+def test_what_a_quick_look_leaves_out_of_the_named_edges_is_told(tiny_model):
+    """It measures the layers 0 and 2 of three."""
+    model = tiny_model("llama")
+    with pytest.warns(UserWarning, match="^m0 -> m1: left out.*quick=True.*Give layers="):
+        found = sweep(model, edges="m0 -> m1,m0 -> m2", quick=True)
+    assert found.anchors == ("m0 -> m2",)
+    with raises(al.EmptySweepError, "edges", word="the layers of quick=True"):
+        sweep(model, edges="m0 -> m1", quick=True)
+    with pytest.raises(al.EmptySweepError, match="the layers of quick=True"):
+        sweep(model, senders="embed", receivers="a1.*", quick=True)
+    assert len(sweep(model, edges="m0 -> m1", quick=True, layers=[1]).anchors) == 1
+
+
+@pytest.mark.parametrize("one", ["m1", "a1.*"])
+def test_named_nodes_and_patterns_that_a_quick_look_leaves_out_are_told(tiny_model, one):
+    with pytest.warns(UserWarning, match=rf"^{re.escape(one)}: at no edge.*quick=True"):
+        sweep(tiny_model("llama"), senders="embed", receivers=f"{one},logits", quick=True)
 
 
 def test_senders_above_every_receiver_are_an_error(tiny_model):

@@ -16,7 +16,7 @@ from anchorlens.results.findings import SPECIFIC, STANDS
 from anchorlens.runs.schema import CONTRAST_COLUMNS, SAMPLE_COLUMNS
 from anchorlens.statistics.contrasts import Arm, delta_p_vs_placebo, row_specific_changes
 from anchorlens.statistics.delta import delta_p, is_flipped
-from anchorlens.statistics.pathways import ProbeChange
+from anchorlens.statistics.pathways import ProbeChange, quantity_frame
 from tests.protocols.sweeps import check_statements
 from tests.questions.make import capital
 from tests.tokenizers_small import small_tokenizer
@@ -276,6 +276,31 @@ def test_draws_of_a_placebo_probe_are_averaged_and_widen_the_interval():
     together = result_of(own, other, shuffled=draws)[0].groups()["shuffled_labels"]["All"]
     np.testing.assert_allclose(together.value, np.mean([one.value for one in each], axis=0))
     assert (together.draws.std(0) > np.mean([one.draws.std(0) for one in each], axis=0)).all()
+
+
+def test_the_band_of_a_flip_rate_holds_possible_rates_only():
+    """One flip in 60 rows had an interval from -0.1 to 5.2 %, and a band from -5.3 to 8.4 %."""
+    clean = 3 * (2.0 * np.tile([0, 1], N_QUESTIONS) - 1) * np.ones((3, 1))
+    cut = clean.copy()
+    cut[:, 3] *= -1
+    cut[1, 8] *= -1
+    plain, _ = result_of((clean, cut), clean)
+    samples = plain.samples(all_columns=True)
+    flipped = (samples["pathway"] == "Q-Anchored").astype(float)
+    flips = samples.assign(
+        metric="flip", value_before=0.0, value_after=flipped, effect=100 * flipped
+    )
+    both = pd.concat([samples, flips])
+    result = PathwayResult.make(ANALYSIS, both, plain.examples(all_columns=True), plain.record, "r")
+    curves = result.curves(all_columns=True)
+    rates = curves[(curves["metric"] == "flip") & (curves["pathway"] == "All")]
+    assert (rates["effect"] > 0).all()
+    assert (rates[["ci_low", "sim_low"]] == 0).all(axis=None)
+    assert (rates["sim_high"] >= rates["ci_high"]).all()
+    own = result.groups("flip")["none"]["All"]
+    table = quantity_frame(LAYERS, "flip_rate_patched", "none", own)
+    np.testing.assert_array_equal(table["sim_low"], rates["sim_low"])
+    assert (quantity_frame(LAYERS, "flip_rate", "none", own)["sim_low"] < 0).all()
 
 
 @pytest.mark.slow
