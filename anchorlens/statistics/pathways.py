@@ -159,18 +159,19 @@ def quantity_frame(
 ) -> pd.DataFrame:
     """Return the table of a quantity with both bands.
 
-    ``auc`` is True for an AUC, ``rate`` for a rate in percentage points.
+    ``auc`` is True for an AUC, ``rate`` for a difference of two rates in percentage points.
     """
+    is_share = quantity in _SHARES
     if auc:
         made = auc_band(estimate, level=level, cross_fitted=cross_fitted)
     else:
         made = band(
             estimate,
             level=level,
-            span=RATE if rate else 0.0,
+            span=RATE if rate or is_share else 0.0,
             limit=_LIMITS.get(quantity, 100.0),
         )
-    if quantity in _SHARES:
+    if is_share:
         made = within_share(made)
     return band_frame(layers, quantity, control, made)
 

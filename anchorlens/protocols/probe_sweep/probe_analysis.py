@@ -18,7 +18,7 @@ from anchorlens.results.clusters_text import cluster_note
 from anchorlens.results.estimates import LayerEstimate
 from anchorlens.results.sweep import Analysis
 from anchorlens.runs.schema import CURVE_COLUMNS, CURVE_KEYS, CURVE_TYPES, without_nulls
-from anchorlens.statistics.bands import band, within_share
+from anchorlens.statistics.bands import RATE, band, within_share
 from anchorlens.statistics.pathways import ALL, A, Q, quantity_frame
 from anchorlens.statistics.resamples import Estimate
 from anchorlens.statistics.sign_flips import sign_flip_p
@@ -204,8 +204,9 @@ def pathway_curves(result: PathwayResult) -> pd.DataFrame:
             low = read["ci_low"].to_numpy()
             signal = pd.Series(low > 0.5, dtype="boolean").mask(pd.Series(np.isnan(low)))
             for pathway, group in groups.items():
-                made = band(group, limit=100)
-                if metric == FLIP:
+                is_rate = metric == FLIP
+                made = band(group, limit=100, span=RATE if is_rate else 0.0)
+                if is_rate:
                     made = within_share(made)
                 frame = pd.DataFrame(
                     {

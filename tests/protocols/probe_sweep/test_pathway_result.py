@@ -303,6 +303,25 @@ def test_the_band_of_a_flip_rate_holds_possible_rates_only():
     assert (quantity_frame(LAYERS, "flip_rate", "none", own)["sim_low"] < 0).all()
 
 
+def test_no_flip_at_all_leaves_the_exact_binomial_bound():
+    """No flip in 60 questions had the interval [0, 0]."""
+    clean = 3 * (2.0 * np.tile([0, 1], N_QUESTIONS) - 1) * np.ones((3, 1))
+    plain, _ = result_of((clean, clean), clean)
+    samples = plain.samples(all_columns=True)
+    flips = samples.assign(metric="flip", value_before=0.0, value_after=0.0, effect=0.0)
+    both = pd.concat([samples, flips])
+    result = PathwayResult.make(ANALYSIS, both, plain.examples(all_columns=True), plain.record, "r")
+    curves = result.curves(all_columns=True)
+    rates = curves[(curves["metric"] == "flip") & (curves["pathway"] == "All")]
+    bound = 100 * (1 - 0.025 ** (1 / rates["n_clusters"]))
+    np.testing.assert_allclose(rates["ci_high"], bound)
+    assert (rates["ci_low"] == 0).all()
+    assert (rates["sim_high"] > rates["ci_high"]).all()
+    own = result.groups("flip")["none"]["All"]
+    table = quantity_frame(LAYERS, "flip_rate_patched", "none", own)
+    np.testing.assert_array_equal(table["sim_high"], rates["sim_high"])
+
+
 @pytest.mark.slow
 def test_what_text_tells_stands_beside_every_point_and_in_the_figure():
     own, other = erased()
