@@ -5,7 +5,7 @@ Where one does not fit after all, it is split; freed memory is returned to the s
 
 import ctypes
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -368,7 +368,6 @@ class Unit(Protocol):
 
 
 U = TypeVar("U", bound=Unit)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -397,23 +396,54 @@ _FULL = 1 / 5
 _STATM = Path("/proc/self/statm")
 
 
+class Attempt(Generic[U]):
+    """Unit that is measured in a ``with`` statement, which ends without an error if memory runs out
+    and the unit can be split.
+
+    Attributes:
+        parts: Parts to measure instead; () if the unit was measured.
+    """
+
+    def __init__(self, unit: U) -> None:
+        self._unit = unit
+        self.parts: tuple[U, ...] = ()
+
+    def __enter__(self) -> U:
+        return self._unit
+
+    def __exit__(self, kind: object, why: BaseException | None, trace: object) -> bool:
+        if not isinstance(why, (RuntimeError, MemoryError)) or not out_of_memory(why):
+            return False
+        parts: Any = self._unit.split()  # of the same kind
+        self.parts = tuple(parts)
+        return bool(parts)
+
+
 @dataclass
 class OomSplitter:
-    """Measures units, in parts if memory runs out, and counts the splits."""
+    """Measures units, in parts if memory runs out, and counts the splits.
+
+    Example:
+        >>> for attempt in splitter.attempts(unit):  # doctest: +SKIP
+        ...     with attempt as part:
+        ...         results.append(measure(part))
+    """
 
     device: torch.device
     splits: int = 0
 
-    def measure_or_split(self, measure: Callable[[U], T], unit: U) -> list[T]:
-        """Return the result of a unit, or the results of its parts if memory runs out."""
-        try:
-            return [measure(unit)]
-        except (RuntimeError, MemoryError) as why:
-            parts = unit.split()
-            if not out_of_memory(why) or not parts:
-                raise
-        # Outside the handler, so that the memory of the failed pass is freed before its parts
-        # start.
+    def attempts(self, unit: U) -> Iterator[Attempt[U]]:
+        """Yield a unit; if memory runs out in its ``with`` statement, its parts in their order."""
+        waiting = [unit]
+        while waiting:
+            attempt = Attempt(waiting.pop(0))
+            yield attempt
+            # After the statement, so that the memory of the failed pass is freed.
+            if attempt.parts:
+                waiting[:0] = attempt.parts
+                self._note_split()
+
+    def _note_split(self) -> None:
         self.splits += 1
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -422,10 +452,6 @@ class OomSplitter:
                 "Memory ran out: batches that do not fit are split. Set max_memory= to plan smaller"
                 " batches."
             )
-        results: list[T] = []
-        for part in parts:
-            results += self.measure_or_split(measure, part)  # pyright: ignore[reportArgumentType]
-        return results
 
 
 class MallocTrimmer:

@@ -7,7 +7,6 @@ Some cells are measured first, with full forward passes.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -300,22 +299,27 @@ class _GridPasses:
         budget = free_memory(grid.adapter.devices) // 2
         passes = plan_passes(self._engine, grid, reader, cells, budget)
         splitter = OomSplitter(grid.adapter.device)
-        measure = partial(self._run_together, reader=reader, wanted=wanted)
         for together in join_passes(passes, budget):
-            splitter.measure_or_split(measure, UnitGroup(tuple(one.content for one in together)))
+            rectangles = UnitGroup(tuple(one.content for one in together))
+            for attempt in splitter.attempts(rectangles):
+                with attempt as some:
+                    batches = self._batches_of(some.parts, reader)
+                    results = self._engine.run_swap_batches(batches, site=grid.site, window=1)
+                    for rectangle, (batch, _), result in zip(
+                        some.parts, batches, results, strict=True
+                    ):
+                        self._take(rectangle, batch, result, wanted)
 
-    def _run_together(
-        self, rectangles: UnitGroup[Rectangle], *, reader: FunctionReader, wanted: set[Index]
-    ) -> None:
-        """Measure the cells of passes that run through the layers together."""
+    def _batches_of(
+        self, rectangles: Sequence[Rectangle], reader: FunctionReader
+    ) -> list[tuple[SwapBatch, Sequence[int]]]:
+        """Return the batches, with their layers, of passes that run through the layers together."""
         grid = self._grid
         batches: list[tuple[SwapBatch, Sequence[int]]] = []
-        for rectangle in rectangles.parts:
+        for rectangle in rectangles:
             swaps = tuple(map(grid.swap, rectangle.places))
             batches.append((SwapBatch(grid.tokens, reader, swaps), rectangle.layers))
-        results = self._engine.run_swap_batches(batches, site=grid.site, window=1)
-        for rectangle, (batch, _), result in zip(rectangles.parts, batches, results, strict=True):
-            self._take(rectangle, batch, result, wanted)
+        return batches
 
     def _take(
         self,

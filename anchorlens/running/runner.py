@@ -334,7 +334,10 @@ class LocalRunner(Runner):
                     on_work=partial(_on_work, sweep.heap, bar),
                 )
                 for unit in units:
-                    parts = splitter.measure_or_split(measure, unit)
+                    parts: list[pd.DataFrame] = []
+                    for attempt in splitter.attempts(unit):
+                        with attempt as part:
+                            parts.append(measure(part))
                     for part in parts:
                         self._make_spot_checker(sweep).check_finite(part)
                     whole = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]

@@ -218,15 +218,14 @@ class PatchTokensMeasurement(ProbeMeasurement[PatchTokens]):
         clean = np.full((len(inputs.layers), len(inputs.test)), np.nan)
         q = np.zeros(len(inputs.test), dtype=np.bool_)
 
-        def read(batch: RowBatch) -> None:
-            one = self.split_pass(fitted, spec, batch.rows)
-            p, flips = self.predict_split(engine, fitted, spec, one, inputs.layers, on_work)
-            assert flips is not None  # the pass has a cut
-            clean[:, list(batch.rows)] = p
-            q[list(batch.rows)] = flips
-
-        for batch in plan.reading:
-            plan.splitter.measure_or_split(read, RowBatch(batch, 2))
+        for rows in plan.reading:
+            for attempt in plan.splitter.attempts(RowBatch(rows, 2)):
+                with attempt as batch:
+                    one = self.split_pass(fitted, spec, batch.rows)
+                    p, flips = self.predict_split(engine, fitted, spec, one, inputs.layers, on_work)
+                    assert flips is not None  # the pass has a cut
+                    clean[:, list(batch.rows)] = p
+                    q[list(batch.rows)] = flips
         assert fitted.probe_layer is not None  # probes were fitted
         false = clean[inputs.layers.index(fitted.probe_layer)] >= 0.5
         left_out: list[int] = []

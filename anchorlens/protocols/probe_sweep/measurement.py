@@ -220,12 +220,12 @@ class ProbeMeasurement(Measurement[SpecT, ProbeSweepInputs, QuestionContext]):
         layers = inputs.layers
         states = torch.zeros(len(layers), len(truth.rows), engine.adapter.d_model)
 
-        def read(batch: RowBatch) -> None:
-            rows = _pass_without_variants(truth, batch.rows)
-            states[:, list(batch.rows)] = self.read(engine, inputs, spec, rows, layers, on_work)[0]
-
-        for batch in plan.training:
-            plan.splitter.measure_or_split(read, RowBatch(batch))
+        for rows in plan.training:
+            for attempt in plan.splitter.attempts(RowBatch(rows)):
+                with attempt as batch:
+                    clean = _pass_without_variants(truth, batch.rows)
+                    read, *_ = self.read(engine, inputs, spec, clean, layers, on_work)
+                    states[:, list(batch.rows)] = read
         if spec.probes is None:
             used = fit_probes(
                 truth,
