@@ -13,6 +13,8 @@ from anchorlens.questions.prompts import (
     QAPrompt,
     TemplatePrompt,
     make_prompt,
+    reads_more_than_arguments,
+    render_prompt,
 )
 from tests.questions.make import capitals, refused
 from tests.raised import raises
@@ -140,6 +142,25 @@ def test_an_object_that_is_no_prompt_is_refused(unchecked, prompt, shown):
 def test_a_custom_prompt_is_accepted():
     prompt = Named()
     assert make_prompt(prompt, (), (), 0) is prompt
+
+
+class Shifted(QAPrompt):
+    def render(self, question, tokenizer):
+        return PromptText(f"Q: {question}\nA:", 0, " ")
+
+
+class Wordy(ChatPrompt):
+    def render(self, question, tokenizer):
+        return PromptText(f"Well: {question}", 6, " ")
+
+
+def test_a_prompt_derived_from_one_of_ours_counts_as_code_of_the_user():
+    with raises(InputError, "prompt", word="question_start=0"):
+        render_prompt(Shifted(), "Who wrote Emma?", TOKENIZER)
+    assert render_prompt(Wordy(), "Who?", TOKENIZER).text == "Well: Who?"
+    assert reads_more_than_arguments(Shifted())
+    assert reads_more_than_arguments(Wordy())
+    assert not reads_more_than_arguments(QAPrompt())
 
 
 def test_a_chat_template_that_repeats_the_question_is_refused():
