@@ -244,6 +244,8 @@ class AnswerReader:
                 " Otherwise check its weights.",
                 argument="model",
             )
+        if self.readout in READOUTS.values():
+            return self.readout(table, mask)
         # A copy, because the function may write into its arguments.
         return call_readout(self.readout, table, mask.clone())
 
