@@ -21,6 +21,7 @@ from anchorlens.display import is_utf8, short_repr
 from anchorlens.errors import InputError
 from anchorlens.figures.layout import fit_figure
 from anchorlens.paths import resolve_path
+from anchorlens.runs.checksums import SUMS, list_files
 
 PICTURES = (".png", ".svg", ".pdf")
 _BROWSERS = (
@@ -130,8 +131,13 @@ def check_target(fig: object, path: object, caller: str) -> Path:
 
 
 def save_file(target: Path, content: str | bytes) -> Path:
-    """Write a file atomically. Raise InputError, naming the path, if the system refuses it."""
+    """Write a file atomically.
+
+    Raises:
+        InputError: If it is a file of a run, or the system refuses it; names the path.
+    """
     with _name_errors(target):
+        _check_no_run_file(target)
         return write_file(target, content)
 
 
@@ -142,7 +148,20 @@ def check_place(path: object) -> None:
     target = resolve_path(path, "path", "a file")
     if target.parent.is_dir():
         with _name_errors(target):
+            _check_no_run_file(target)
             tempfile.TemporaryFile(dir=target.parent).close()
+
+
+def _check_no_run_file(target: Path) -> None:
+    """Raise InputError if a path is that of a file of a run, whose checksum would no longer
+    hold.
+    """
+    if target.name in list_files(target.parent):
+        raise InputError(
+            f"path={str(target)!r}: a file of the run in this folder, listed in its {SUMS}. Choose"
+            " another path.",
+            argument="path",
+        )
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from anchorlens.errors import InputError
 from anchorlens.figures import export
 from anchorlens.loading import load_run
 from anchorlens.results.findings import STANDS, Finding
+from anchorlens.runs.checksums import write_sums
+from tests.raised import raises
 
 from .seen import told
 from .synthetic import Sweep, knockout_contrasts, knockout_frame
@@ -129,6 +131,18 @@ def test_a_figure_without_a_name_replaces_no_file(tmp_path, monkeypatch):
     assert page.read_text() == "mine"
     assert called("matched", "--out", "figure.html").exit_code == 0
     assert "plotly" in page.read_text(encoding="utf8")
+
+
+def test_no_file_of_a_run_is_replaced(tmp_path):
+    """The figure of a run was replaced, and then its checksums no longer held."""
+    stored = tmp_path / "figure.html"
+    stored.write_text("of the run")
+    write_sums(tmp_path)
+    refused("a", "--out", str(stored), said="a file of the run in this folder")
+    with raises(InputError, "path", word="SHA256SUMS"):
+        export.save_html(go.Figure(), stored)
+    assert stored.read_text() == "of the run"
+    assert called("a", "--out", str(tmp_path / "other.html")).exit_code == 0
 
 
 def test_help_says_what_the_words_mean():
