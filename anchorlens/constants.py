@@ -87,6 +87,8 @@ MIN_QUESTIONS_FOR_SWAP_CLAIM = 20
 """Number of questions below which nothing is claimed of a swap."""
 MIN_CLUSTERS = 10
 """Number of relations or templates from which on whole ones are drawn instead of questions."""
+LARGEST_CLUSTER = 0.5
+"""Largest share of the questions in one relation or template at which whole ones are drawn."""
 
 BACKENDS = ("hooked", "bridge")
 KNOCKOUT_MODES = ("mask", "zero")

@@ -110,7 +110,8 @@ def rename_columns(
 ) -> list[Row]:
     """Rename the user's columns to the fields of the schema.
 
-    Other columns with a name of a renamed field are removed, so that a field has one meaning.
+    Other columns with a name of a renamed field, in any case, are removed, so that a field has one
+    meaning.
     ``raw`` has the names of all columns, for the error of an unknown one.
     """
     if not columns:
@@ -128,7 +129,8 @@ def rename_columns(
     replaced = set(columns.values())
     for group in schema.groups:
         if set(group) & set(columns):
-            replaced |= set(group)
+            keys = {field_key(field) for field in group}
+            replaced |= {name for name in names if field_key(name) in keys}
     renamed: list[Row] = []
     for row in rows:
         own = {key: value for key, value in row.items() if key not in replaced}
@@ -140,12 +142,13 @@ def rename_columns(
 
 
 def match_names(rows: Sequence[Row], schema: Schema, source: str) -> list[Row]:
-    """Rename required columns that differ from their field by case or blanks, such as
-    ``Question``, and ARC's ``answerKey``; warn of one beside the field.
+    """Rename columns that differ from their field by case or blanks, such as ``Question`` and
+    ``Relation``, and ARC's ``answerKey``; warn of one beside the field, and of two for an optional
+    field.
     """
     names = _field_names(rows)
     renames: dict[str, str] = {}
-    for group in schema.needed:
+    for group in schema.groups:
         keys = {field_key(field): field for field in group}
         if "answer" in keys:
             keys["answerkey"] = "answer"
@@ -159,8 +162,22 @@ def match_names(rows: Sequence[Row], schema: Schema, source: str) -> list[Row]:
                     f"{source}: {read!r} is read, but there is a column {beside[0]!r} too. Remove"
                     " the one that is not meant."
                 )
-        if not own and len(near) == 1:
-            renames[near[0]] = keys[field_key(near[0])]
+        if group in schema.needed:
+            # Two columns are as good as none: the error shows their names.
+            if not own and len(near) == 1:
+                renames[near[0]] = keys[field_key(near[0])]
+            continue
+        for field in group:
+            same = [name for name in near if field_key(name) == field_key(field)]
+            if field in own or not same:
+                continue
+            if len(same) == 1:
+                renames[same[0]] = field
+            else:
+                warn(
+                    f"{source}: the columns {join_words(same)} are not read, because both have the"
+                    f" name {field!r}. Remove the one that is not meant."
+                )
     if not renames:
         return list(rows)
     named: list[Row] = []

@@ -20,7 +20,7 @@ def cluster_note(
     leading: tuple[str, float] | None = None,
 ) -> str:
     """Return the sentence; it names the limit of the findings where questions are drawn although
-    the data name a few clusters, or many share a donor. Empty without named clusters and shared
+    the data name clusters, or many share a donor. Empty without named clusters and shared
     donors.
 
     Args:
@@ -42,10 +42,10 @@ def cluster_note(
     named = f"{clusters.n_named} {words.cluster if clusters.n_named == 1 else words.clusters}"
     text = f"{words.count(n)} of {named}"
     if clusters.is_by_question:
-        text += (
-            f": {words.groups} are drawn, because fewer than {MIN_CLUSTERS} {words.clusters} are"
-            f" there"
-        )
+        why = f"fewer than {MIN_CLUSTERS} {words.clusters} are there"
+        if clusters.n_named >= MIN_CLUSTERS:
+            why = f"{clusters.n_largest} are of one {words.cluster}"
+        text += f": {words.groups} are drawn, because {why}"
         if clusters.is_by_donor:
             text += (
                 f", and those that share a donor are drawn together ({clusters.n_drawn} clusters)"

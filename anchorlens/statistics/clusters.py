@@ -2,7 +2,8 @@
 
 Questions of one relation or template have similar levels, and questions that share a donor have
 similar effects. Intervals that draw questions one by one are then too short. So whole clusters are
-drawn, where the data name at least ten.
+drawn, where the data name at least ten and none of them has more than half of the questions: its
+level would decide the mean, and resamples would not show how far it may lie.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import pandas as pd
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from anchorlens.constants import MIN_CLUSTERS
+from anchorlens.constants import LARGEST_CLUSTER, MIN_CLUSTERS
 
 Array = npt.NDArray[np.float64]
 
@@ -27,10 +28,12 @@ class Clusters:
         of_question: Question id -> number of the cluster that is drawn.
         n_named: Number of clusters that the data name (relations, templates); 0 without any.
         is_by_question: Whether each question is a cluster of its own: the data name none, or fewer
-            than ten.
+            than ten, or one with more than half of the questions.
         is_by_donor: Whether questions that share a donor are drawn together.
         per_donor: Number of questions for each donor, where questions share donors but are not
             drawn together; 0 otherwise.
+        n_largest: Number of questions of the largest named cluster, where it has more than half of
+            all; 0 otherwise.
     """
 
     of_question: Mapping[str, int]
@@ -38,6 +41,7 @@ class Clusters:
     is_by_question: bool
     is_by_donor: bool = False
     per_donor: float = 0.0
+    n_largest: int = 0
 
     @property
     def n_drawn(self) -> int:
@@ -54,8 +58,8 @@ def find_clusters(samples: pd.DataFrame) -> Clusters:
     """Find the clusters of a sweep.
 
     Rows of one question are always in one cluster. Rows with the same value of ``cluster`` are too,
-    if the data have at least ten values. Rows that share a donor are joined, unless fewer than ten
-    clusters would be left.
+    if the data have at least ten values, none of them in more than half of the questions. Rows that
+    share a donor are joined, unless fewer than ten clusters would be left.
 
     Args:
         samples: Columns ``question_id cluster donor_id control``; an empty ``cluster`` is unknown.
@@ -65,7 +69,8 @@ def find_clusters(samples: pd.DataFrame) -> Clusters:
     named = rows["cluster"].fillna("").astype(str).to_numpy()
     donor = rows["donor_id"].fillna("").astype(str).to_numpy()
     n_named = len(set(named) - {""})
-    is_by_question = n_named < MIN_CLUSTERS
+    n_largest = _count_largest(question, named)
+    is_by_question = n_named < MIN_CLUSTERS or n_largest > 0
     by = [] if is_by_question else [named]
     shared = _find_shared_donors(question, donor)
     joined = _join(question, *by, shared)
@@ -80,7 +85,22 @@ def find_clusters(samples: pd.DataFrame) -> Clusters:
         is_by_question=is_by_question,
         is_by_donor=is_by_donor,
         per_donor=_questions_per_donor(question, shared) if is_shared and not is_by_donor else 0.0,
+        n_largest=n_largest,
     )
+
+
+def _count_largest(question: npt.NDArray[np.object_], cluster: npt.NDArray[np.object_]) -> int:
+    """Return the number of questions of the largest named cluster, if it has more than
+    ``LARGEST_CLUSTER`` of all; else 0.
+
+    Measured without an effect, with the levels of 10 to 40 relations: swaps claim something in 2 to
+    4 % if one relation has half of the questions, in 4 to 8 % with three quarters and in 10 to 16 %
+    with nine tenths.
+    """
+    known = pd.DataFrame({"question": question, "cluster": cluster}).drop_duplicates()
+    sizes = known.loc[known["cluster"] != "", "cluster"].value_counts()
+    n_largest = int(sizes.max()) if len(sizes) else 0
+    return n_largest if n_largest > LARGEST_CLUSTER * len(set(question)) else 0
 
 
 def clusters_of_rows(keys: Sequence[tuple[str, str]]) -> Clusters:

@@ -354,3 +354,41 @@ def test_a_column_beside_one_of_the_same_name_in_capitals_gives_a_warning(tmp_pa
     with pytest.warns(UserWarning, match="'answers' is read, but there is a column 'Answers' too"):
         data = load_qa(write(tmp_path / "mine.csv", [row]))
     assert data.examples[0].answers == ("Austen",)
+
+
+def test_all_fields_are_read_by_names_in_any_case_and_with_blanks(tmp_path):
+    row = {
+        "question": "Who wrote Emma?",
+        "answer": "Austen",
+        "id": "e1",
+        "relation": "author",
+        "cluster": "books",
+        "answer_type": "person",
+        "popularity": "7",
+        "subject": "Emma",
+        "property": "Who",
+    }
+    wanted = load_qa(write(tmp_path / "lower.csv", [row]), dataset_name="own").examples
+    for rename in (str.capitalize, str.upper, " {} ".format):
+        rows = [{rename(name): cell for name, cell in row.items()}]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            data = load_qa(write(tmp_path / "other.csv", rows), dataset_name="own")
+        assert data.examples == wanted
+        assert data.examples[0].relation == "author"
+
+
+def test_optional_columns_that_differ_only_by_case_give_a_warning(tmp_path):
+    row = {"question": "Who wrote Emma?", "answers": "Austen", "Relation": "a", "RELATION": "b"}
+    said = "columns Relation, RELATION are not read, because both have the name 'relation'"
+    with pytest.warns(UserWarning, match=said):
+        data = load_qa(write(tmp_path / "mine.csv", [row]))
+    assert data.examples[0].relation is None
+
+
+def test_a_mapped_column_replaces_one_of_the_fields_name_in_any_case(tmp_path):
+    row = {"question": "Who wrote Emma?", "answers": "Austen", "Relation": "a", "kind": "b"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = load_qa(write(tmp_path / "mine.csv", [row]), columns={"relation": "kind"})
+    assert data.examples[0].relation == "b"

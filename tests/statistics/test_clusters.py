@@ -28,6 +28,29 @@ def test_ten_relations_are_drawn_and_fewer_are_not():
     assert (nine.n_named, nine.n_drawn, nine.is_by_question) == (9, 20, True)
 
 
+@pytest.mark.parametrize("n_large", [20, 21, 36])
+def test_relations_are_not_drawn_if_one_has_more_than_half_of_the_questions(n_large):
+    names = [f"q{i}" for i in range(40)]
+    clusters = ["large"] * n_large + [f"r{i % 15}" for i in range(40 - n_large)]
+    n_named = len(set(clusters))
+    # Rows of one question count once.
+    found = find_clusters(rows(names * 2, clusters * 2, [f"d{i}" for i in range(80)]))
+    is_large = n_large > 20
+    assert (found.n_named, found.is_by_question) == (n_named, is_large or n_named < 10)
+    assert found.n_largest == (n_large if is_large else 0)
+    assert found.n_drawn == (40 if found.is_by_question else n_named)
+    note = cluster_note(found, 40)
+    if n_named >= 10:
+        why = f"because {n_large} are of one relation. Nothing is said beyond these relations."
+        assert (why in note) is is_large
+
+
+def test_questions_without_a_relation_are_no_large_cluster():
+    names = [f"q{i}" for i in range(60)]
+    found = find_clusters(rows(names, [f"r{i}" if i < 10 else "" for i in range(60)]))
+    assert (found.n_drawn, found.n_largest, found.is_by_question) == (60, 0, False)
+
+
 def test_questions_without_a_relation_are_clusters_of_their_own():
     names = [f"q{i}" for i in range(30)]
     found = find_clusters(rows(names, [f"r{i}" if i < 10 else "" for i in range(30)]))

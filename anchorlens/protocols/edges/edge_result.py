@@ -19,7 +19,6 @@ from anchorlens.protocols.edges.select_edges import mean_overlap, select_often
 from anchorlens.protocols.patch.grid_statistics import EFFECT
 from anchorlens.protocols.patch.patch_result import MEAN, PatchGrid, PatchResult
 from anchorlens.results.vocabulary import metric_name, unit_words
-from anchorlens.statistics.clusters import find_clusters
 from anchorlens.statistics.resamples import Resamples
 
 if TYPE_CHECKING:
@@ -316,7 +315,7 @@ class EdgeResult(PatchResult):
 
     def _weights_of(self, pairs: list[str], n_resamples: int, seed: int) -> Iterator[Array]:
         """Yield how often each pair is drawn in resamples of whole clusters, [pair]."""
-        clusters = find_clusters(self._samples)
+        clusters = self.statistics.clusters
         group = self._samples.drop_duplicates("example_id").set_index("example_id")["question_id"]
         ids = group.loc[pairs].to_numpy()
         draws = Resamples.of(ids, clusters=clusters.of(ids), n_resamples=n_resamples, seed=seed)

@@ -65,7 +65,7 @@ def swap_findings(result: SweepResult) -> Findings:
     """
     sweep = collect_facts(result)
     warnings = text_warning(result.record.get("probe", {}))
-    reason = _reason_for_no_claim(sweep)
+    reason = _reason_for_no_claim(sweep, result)
     if reason:
         return empty_findings(reason, warnings)
     statuses = statuses_of(sweep, sweep.facts)
@@ -75,11 +75,7 @@ def swap_findings(result: SweepResult) -> Findings:
     statements = tuple(finding for finding, _ in found)
     n = _most_questions(sweep.facts)
     if n < MIN_QUESTIONS_FOR_SWAP_CLAIM:
-        few = (
-            f"swap and null can be compared in {n} questions, but {MIN_QUESTIONS_FOR_SWAP_CLAIM}"
-            " are needed"
-        )
-        return Findings(statements, f"Nothing is claimed: {few}. {_more_rows(result)}", warnings)
+        return Findings(statements, _too_few(n, result), warnings)
     table, heads = _table(found)
     other = statuses_of(sweep, sweep.other_facts, is_other=True)
     return Findings(
@@ -98,6 +94,15 @@ def note_on_p_values(statements: Sequence[Finding]) -> list[str]:
         if one.status == NOT_DETECTED and one.p is not None and one.p <= ALPHA:
             return [f"A p-value of at most {ALPHA} alone claims nothing: the joint band decides."]
     return []
+
+
+def _too_few(n: int, result: SweepResult) -> str:
+    """Return that ``n`` questions are too few for a claim, and the cure."""
+    compared = "1 question" if n == 1 else f"{n} questions"
+    return (
+        f"Nothing is claimed: swap and null can be compared in {compared}, but"
+        f" {MIN_QUESTIONS_FOR_SWAP_CLAIM} are needed. {_more_rows(result)}"
+    )
 
 
 def _more_rows(result: SweepResult) -> str:
@@ -254,7 +259,7 @@ def _table(found: Sequence[tuple[Finding, TableRow]]) -> tuple[tuple[TableRow, .
     return tuple(zip(*columns, strict=True)), tuple(heads)
 
 
-def _reason_for_no_claim(sweep: SweepFacts) -> str:
+def _reason_for_no_claim(sweep: SweepFacts, result: SweepResult) -> str:
     """Return the reason why nothing can be claimed; empty otherwise."""
     config: Mapping[str, Any] = sweep.config
     curves: pd.DataFrame = sweep.curves
@@ -284,6 +289,8 @@ def _reason_for_no_claim(sweep: SweepFacts) -> str:
         return "Nothing is claimed: donors='zero' have no null of the same norm and angle."
     first = kinds_of(sweep.facts)[:1]
     if not first or not any(by_anchor(sweep.facts, first[0]).values()):
+        if sweep.contrasts["n"].max() == 1:
+            return _too_few(1, result)  # of which there is no band
         name = first[0] if first else "its null"
         return (
             "Nothing is claimed: at every measured layer the swap is fixed by construction, or"

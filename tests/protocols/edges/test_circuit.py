@@ -95,6 +95,19 @@ def test_a_consensus_ranks_by_stability(sweep):
     assert "two resamples share" in str(circuit)
 
 
+def test_a_control_does_not_change_the_stability(tiny_model):
+    """Two pairs that have the same control stay in groups of their own."""
+    model = tiny_model("llama")
+    pairs = al.load_pairs("ioi-pairs", limit=40)
+    swept = {"receivers": "logits", "senders": "a2.*,m*", **QUIET}
+    plain, controlled = (
+        al.edge_sweep(model, pairs, controls=controls, n_spot_checks=0, **swept).circuit(3)
+        for controls in ("none", "other_pair")
+    )
+    assert controlled.stability == plain.stability
+    assert controlled.overlap == plain.overlap < 1
+
+
 @pytest.mark.slow
 def test_faithfulness_goes_from_the_corrupted_to_the_clean_metric(sweep, tiny_model):
     """Means over pairs, beside runs of each circuit alone; areas by hand."""

@@ -128,6 +128,14 @@ def test_below_twenty_questions_nothing_is_claimed(effect):
     assert "align" not in changed(effect, few, examples=inputs, align="last").verdict
 
 
+def test_of_one_question_the_verdict_gives_its_number(effect):
+    samples = effect.samples(all_columns=True)
+    result = changed(effect, samples[samples["question_id"] == samples["question_id"].iloc[0]])
+    assert result.verdict.startswith(
+        "Nothing is claimed: swap and null can be compared in 1 question, but 20 are needed. Use"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "said", "names_layers"),
