@@ -25,6 +25,7 @@ def curves_frame(
     seed: int,
     event: Mapping[str, float] | None = None,
     share: bool = False,
+    span: float = 0.0,
 ) -> pd.DataFrame:
     """Compute the curve of every group of a samples frame: mean over donors per example, then a
     bootstrap over clusters.
@@ -36,6 +37,8 @@ def curves_frame(
         event: ``example_id`` -> 1 if the predicted event holds, else 0. Only for truth readouts.
         share: Whether to divide mean ΔP by mean P before: metric ``share``, with pointwise
             intervals only.
+        span: By how much an effect may differ where the values move in steps
+            (:func:`~anchorlens.statistics.bands.band`); 0 at layers that hold by construction.
 
     Returns:
         Columns of ``curves.parquet``, one row per curve and layer. ``value_before``: mean P of the
@@ -63,11 +66,12 @@ def curves_frame(
         effect = draws.means(effects, ~np.isnan(effects))
         value_before = draws.means(values, ~np.isnan(values))
         limit = 100 if shared["unit"] == POINTS and not share else np.inf
-        curve = band(effect.over(value_before) if share else effect, limit=limit)
-        sim_low, sim_high = (np.nan, np.nan) if share else (curve.sim_low, curve.sim_high)
         by_construction = (
             group.groupby("layer")["by_construction"].mean().reindex(wide.columns) > 0.5
         )
+        steps = np.where(by_construction.to_numpy(), 0.0, span)
+        curve = band(effect.over(value_before) if share else effect, limit=limit, span=steps)
+        sim_low, sim_high = (np.nan, np.nan) if share else (curve.sim_low, curve.sim_high)
         frame = pd.DataFrame(
             {
                 "layer": wide.columns.astype(int),

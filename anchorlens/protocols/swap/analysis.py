@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from anchorlens.constants import NULL_CONTROLS, TRUTH_READOUTS
 from anchorlens.display import drop_zero_signs
-from anchorlens.protocols.swap.anchor_contrasts import swap_contrasts
+from anchorlens.protocols.swap.anchor_contrasts import span_of_effects, swap_contrasts
 from anchorlens.protocols.swap.findings import swap_findings
 from anchorlens.results.curve_tables import curves_frame, event_of_rows, summary_of
 from anchorlens.results.findings import Findings
@@ -39,6 +39,7 @@ class SwapAnalysis(Analysis):
             n_resamples=config["n_resamples"],
             seed=config["seed"],
             event=events,
+            span=span_of_effects(config),
         )
         curves = curves.assign(**_auc(result, events), noise_floor=result.noise_floor)
         return curves.astype(CURVE_TYPES)

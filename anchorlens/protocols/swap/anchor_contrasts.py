@@ -16,12 +16,12 @@ simultaneous 95 % band covers all anchors, layers and nulls of a quantity.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from anchorlens.constants import NULL_CONTROLS
+from anchorlens.constants import ANSWER_READOUTS, NULL_CONTROLS, TRUTH_READOUTS
 from anchorlens.results.sweep import SweepResult
 from anchorlens.runs.schema import CONTRAST_COLUMNS
 from anchorlens.statistics.bands import RATE, band, within_share
@@ -82,12 +82,14 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     in_logits: list[_Curve] = []
     if samples["logit_change"].notna().any():
         in_logits = _minus_nulls(samples, fixed, "logit_change", LOGIT_LESS_NULL)
+    span = span_of_effects(result.record["config"])
     frames = [
-        _joint(result, clusters, less),
+        _joint(result, clusters, less, span=span),
         _joint(result, clusters, donor),
         _joint(result, clusters, in_logits, limit=np.inf),
     ]
-    frames.append(_joint(result, clusters, _between_anchors(result, samples, fixed)))
+    between = _between_anchors(result, samples, fixed)
+    frames.append(_joint(result, clusters, between, span=span))
     described = (
         (LOGIT_CHANGE, "logit_change", np.inf),
         (DONOR_CHANGE, "donor_change", 100),
@@ -100,6 +102,14 @@ def swap_contrasts(result: SweepResult) -> pd.DataFrame:
     if not whole:
         return pd.DataFrame(columns=list(CONTRAST_COLUMNS))
     return pd.concat(whole, ignore_index=True)
+
+
+def span_of_effects(config: Mapping[str, Any]) -> float:
+    """Return by how much ΔP of a question that is not in the sample may differ from that of all
+    others: a readout function may move in steps, as one that is 1 where P exceeds 0.5. 0 for named
+    readouts, which have no steps.
+    """
+    return 0.0 if config["readout"] in (*ANSWER_READOUTS, *TRUTH_READOUTS) else RATE
 
 
 def contrast_clusters(samples: pd.DataFrame) -> Clusters:
@@ -250,8 +260,12 @@ def _joint(
     *,
     limit: float = 100,
     rate: bool = False,
+    span: float = 0.0,
 ) -> pd.DataFrame:
-    """Return the contrasts of several curves with one simultaneous band."""
+    """Return the contrasts of several curves with one simultaneous band.
+
+    ``span``: by how much a value may differ where the values move in steps.
+    """
     if not curves:
         return pd.DataFrame()
     layers = list(result.layers)
@@ -264,9 +278,10 @@ def _joint(
     )
     estimate = draws.means(values, ~np.isnan(values))
     used = np.array([layer not in one.excluded for one, layer in product(curves, layers)])
-    span = RATE if rate else 0.0
-    every = band(estimate, limit=limit, span=span)
-    joint = band(estimate.at(used), limit=limit, span=span)
+    # What holds by construction is certain.
+    steps = np.full(len(used), RATE) if rate else np.where(used, span, 0.0)
+    every = band(estimate, limit=limit, span=steps)
+    joint = band(estimate.at(used), limit=limit, span=steps[used])
     low, high, n_effective = np.full((3, len(used)), np.nan)
     low[used] = joint.sim_low
     high[used] = joint.sim_high

@@ -128,6 +128,23 @@ def test_below_twenty_questions_nothing_is_claimed(effect):
     assert "align" not in changed(effect, few, examples=inputs, align="last").verdict
 
 
+def test_a_readout_function_that_no_swap_moves_has_no_band_without_width(effect):
+    """It may be a step: P of another question may flip. Named readouts have no steps."""
+    still = effect.samples(all_columns=True).assign(effect=0.0)
+    still["by_construction"] = still["layer"] == 3
+    for readout, is_step in (("is_likely", True), ("first_token", False)):
+        result = changed(effect, still, readout=readout)
+        contrasts = result.contrasts()
+        contrasts = contrasts[contrasts["quantity"] != "interchange_accuracy"]
+        for table in (contrasts, result.curves(controls=True)):
+            fixed = table["layer"] == 3
+            assert (table.loc[fixed, ["ci_low", "ci_high"]] == 0).all(axis=None)
+            free = table[~fixed]
+            assert ((free["sim_low"] < -5) & (free["sim_high"] > 5)).all() == is_step
+            assert (free[["sim_low", "sim_high"]] == 0).all(axis=None) == (not is_step)
+        assert ("between +0.00 and +0.00" in result.verdict) == (not is_step)
+
+
 def test_of_one_question_the_verdict_gives_its_number(effect):
     samples = effect.samples(all_columns=True)
     result = changed(effect, samples[samples["question_id"] == samples["question_id"].iloc[0]])
