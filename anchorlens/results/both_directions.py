@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -62,25 +63,32 @@ class BothDirections:
         """One sentence for each anchor on necessity and sufficiency, then both verdicts; of a quick
         look only the verdicts.
         """
-        sentences: list[str] = []
-        if not self.noising.is_quick:
-            noising = self.noising.findings
-            denoising = self.denoising.findings
-            for anchor in self.noising.anchors:
-                sentence = necessity_sentence(anchor, noising, denoising)
-                sentences.append(sentence)
         return "\n".join(
             [
-                *sentences,
+                *self._sentences(),
                 f"Noising: {self.noising.verdict}",
                 f"Denoising: {self.denoising.verdict}",
             ]
         )
 
+    def _sentences(self) -> list[str]:
+        """Return the sentence of each anchor; none for a quick look."""
+        if self.noising.is_quick:
+            return []
+        noising = self.noising.findings
+        denoising = self.denoising.findings
+        return [necessity_sentence(anchor, noising, denoising) for anchor in self.noising.anchors]
+
     def __repr__(self) -> str:
         # The repr of a sweep begins with its verdict.
         tables = [repr(one).removeprefix(f"{one.verdict}\n") for one in self.results]
         return "\n".join([escape_hidden(self.verdict), *tables])
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{escape(escape_hidden(one))}</b></p>" for one in self._sentences()]
+        for name, result in (("Noising", self.noising), ("Denoising", self.denoising)):
+            parts.append(f"<h4>{name}</h4>{result._repr_html_()}")
+        return "".join(parts)
 
 
 def necessity_sentence(anchor: str, noising: Findings, denoising: Findings) -> str:

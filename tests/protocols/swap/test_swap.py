@@ -398,6 +398,9 @@ def test_both_directions_are_told_together_and_are_those_of_single_sweeps(tiny_m
     ]
     first = both.verdict.splitlines()[0]
     assert first.startswith("exact_question: ")
+    page = both._repr_html_()
+    assert page.index(first) < page.index("Noising") < page.index("Denoising")
+    assert all(one._repr_html_() in page for one in both.results)
     curves = both.curves(all_columns=True)
     assert set(curves["direction"]) == {"noising", "denoising"}
     assert (tmp_path / "both" / "figure.html").is_file()
