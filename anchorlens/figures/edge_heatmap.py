@@ -156,7 +156,7 @@ def _title(heading: str, result: EdgeResult, matrix: EdgeMatrix) -> str:
     marks = ["grey: no edge, or not measured"]
     if matrix.stands.any():
         marks.insert(0, "dots: edges that stand")
-    return heatmap_title(heading, [about, "; ".join(marks)])
+    return heatmap_title(heading, [about, "; ".join(marks), result.no_change])
 
 
 def _caption(result: EdgeResult, matrix: EdgeMatrix, quantity: str, control: str) -> str:

@@ -107,8 +107,8 @@ class _Grid:
 
 def patch_findings(result: PatchResult) -> Findings:
     """Return a statement for every place at which a cell stands, or for the largest cell."""
-    if result.no_mean:
-        return empty_findings(f"Nothing is claimed: {result.no_mean}")
+    if reason := result.no_change or result.no_mean:
+        return empty_findings(f"Nothing is claimed: {reason}")
     contrasts = result.contrasts(all_columns=True)
     effects = facts_of(contrasts, EFFECT, "none")
     if not effects:

@@ -258,7 +258,7 @@ class PatchResult(SweepResult):
             stands=np.array([cell in stand for cell in cells], dtype=bool).reshape(shape).T,
             by_construction=fixed.reshape(shape).T,
             n=own["question_id"].nunique(),
-            note=self.share_note(name) if quantity == SHARE else "",
+            note=self.share_note(name) if quantity == SHARE else self.no_change,
         )
 
     @property
@@ -279,6 +279,21 @@ class PatchResult(SweepResult):
         for noising.
         """
         return {name: one.get("source_value") for name, one in self.record.get("pairs", {}).items()}
+
+    @property
+    def no_change(self) -> str:
+        """Reason why no effect can be seen: the metric has one value in all runs; empty if it has
+        several.
+        """
+        values = self._samples[["value_before", "value_after"]].to_numpy(dtype=np.float64)
+        of_sources = [value for value in self.source_values.values() if value is not None]
+        found = np.unique([*values[~np.isnan(values)], *of_sources])
+        if len(found) != 1:
+            return ""
+        return (
+            f"{metric_name(self.metric)} is {found[0]:.6g} in every run, also patched. Use a metric"
+            " that differs between clean and corrupted run."
+        )
 
     def share_note(self, pair: str = MEAN) -> str:
         """Return a warning where clean and corrupted run hardly differ, so that recovered shares

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 
+import anchorlens as al
 from anchorlens.errors import InputError, RunError
 from anchorlens.prompts.load_pairs import load_pairs
 from anchorlens.running.sweeps import edge_sweep, patch_sweep
@@ -33,6 +34,21 @@ def test_a_metric_that_draws_at_random_is_refused(tiny_model, engine):
 def test_edges_refuse_a_metric_that_draws_at_random(tiny_model):
     with raises(InputError, "metric", word="for the same logits"):
         edge_sweep(tiny_model("gpt2"), load_pairs(ROWS), metric=random, progress=False)
+
+
+@pytest.mark.parametrize("sweep", [patch_sweep, edge_sweep])
+def test_a_metric_with_one_value_in_all_runs_is_named(tiny_model, sweep):
+    """Its grid was one of zeros, with the interval [0, 0]."""
+
+    def never(logits):
+        return (logits[0, -1].max() > 1e6).float()
+
+    pairs = load_pairs(ROWS, limit=1)
+    found = sweep(tiny_model("gpt2"), pairs, metric=never, progress=False)
+    assert found.verdict.startswith("Nothing is claimed: never is 0 in every run")
+    assert not found.findings.claims
+    title = al.plot_heatmap(found).layout.title.text
+    assert "never is 0 in every run" in title
 
 
 def test_a_metric_that_counts_its_calls_is_warned_of(tiny_model):
