@@ -156,7 +156,7 @@ def _check_no_run_file(target: Path) -> None:
     """Raise InputError if a path is that of a file of a run, whose checksum would no longer
     hold.
     """
-    if target.name in list_files(target.parent):
+    if (target.parent / SUMS).is_file() and target.name in list_files(target.parent):
         raise InputError(
             f"path={str(target)!r}: a file of the run in this folder, listed in its {SUMS}. Choose"
             " another path.",
