@@ -3,9 +3,9 @@
 A protocol is a folder with three modules. `spec.py` has the specification. `measurement.py` has a
 `Measurement`: intervention and readout. `analysis.py` has an `Analysis`: curves, contrasts and
 findings from the samples, without a model and without torch. A measurement that is also
-`Recheckable` is spot-checked during the sweep and can be verified from its run directory. Progress,
-memory, shards, spot checks, record, files and command line are shared by all protocols
-(`running/`).
+`Recheckable` is spot-checked during the sweep and can be verified from its run directory. All
+protocols share the record of the run and its tables (:meth:`Measurement.make_result`), and
+progress, memory, shards, spot checks, files and command line (`running/`).
 """
 
 from abc import ABC, abstractmethod
